@@ -1,0 +1,39 @@
+"""What the core asks its driver to do."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Dispatch(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Send the request to this endpoint; `attempt` counts from 1.
+
+    `cached_tokens` and `ttft_ms` are what the decision expects (ttft_ms 0 where no scorer
+    predicts it).
+    """
+
+    request_id: str
+    slot: int
+    attempt: int = 1
+    cached_tokens: int = 0
+    ttft_ms: float = 0.0
+
+
+class Reject(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Answer the client with an error: OpenAI-style `type` and `message`."""
+
+    request_id: str
+    status: int
+    type: str
+    message: str
+    retry_after_s: int | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Cancel the request at the endpoint that works on it."""
+
+    request_id: str
+    slot: int
+
+
+Command = Dispatch | Reject | Abort

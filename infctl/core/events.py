@@ -1,0 +1,97 @@
+"""What happened. Drivers turn sockets, probes and timers into these; `Director.handle` takes them.
+
+There is no event per streamed chunk: drivers count, and report progress at the first byte and at
+the end.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from infctl.core.fleet import Endpoint, Load, State
+from infctl.core.request import Request
+
+
+class RequestArrived(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """A client's request has been read and parsed."""
+
+    request: Request
+
+
+class FirstByte(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """The endpoint began to answer with its first token: prefill is over."""
+
+    request_id: str
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """What the engine said it did. None where it did not say."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class RequestFinished(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """The answer is complete; `ok` is False for a status outside 2xx or an error in the stream.
+
+    `usage` is None where the engine reported none.
+    """
+
+    request_id: str
+    ok: bool
+    usage: Usage | None = None
+
+
+class RequestCancelled(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """The client left."""
+
+    request_id: str
+
+
+class LegFailed(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """An endpoint failed a request before (`started` False) or after its first byte."""
+
+    request_id: str
+    reason: str
+    started: bool = False
+
+
+class EndpointJoined(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Discovery found an endpoint; it takes traffic once its state is ready."""
+
+    endpoint: Endpoint
+    state: State = State.STARTING
+
+
+class EndpointLeft(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Discovery lost an endpoint."""
+
+    endpoint_id: str
+
+
+class EndpointChanged(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """A probe, a failure or an operator moved an endpoint to another state."""
+
+    endpoint_id: str
+    state: State
+
+
+class LoadReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """A metrics scrape, or None where the endpoint gives none any more."""
+
+    endpoint_id: str
+    load: Load | None
+
+
+Event = (
+    RequestArrived
+    | FirstByte
+    | RequestFinished
+    | RequestCancelled
+    | LegFailed
+    | EndpointJoined
+    | EndpointLeft
+    | EndpointChanged
+    | LoadReported
+)

@@ -1,0 +1,36 @@
+"""A request as the scheduler sees it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Role(StrEnum):
+    """What a pool's units do."""
+
+    UNIFIED = "unified"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Request(msgspec.Struct, gc=False):
+    """One client request, reduced to what decisions need.
+
+    `prompt_bytes` is the length of the prompt's text as sent, `extra_tokens` an estimate for what
+    is not text (image and audio parts). `blocks` are the prompt's chained hashes (core.prefix),
+    empty for a request without a prompt. `prompt_tokens` is filled in by the Director, which
+    knows how many bytes a token of this model takes. `max_tokens` 0: the client set none.
+    """
+
+    id: str
+    model: str
+    prompt_bytes: int = 0
+    extra_tokens: int = 0
+    max_tokens: int = 0
+    blocks: list[int] = msgspec.field(default_factory=list)
+    session: str = ""
+    tenant: str = ""
+    role: Role = Role.UNIFIED
+    prompt_tokens: float = 0.0

@@ -1,0 +1,1 @@
+"""The profile: one YAML file that describes a fleet."""

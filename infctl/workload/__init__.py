@@ -1,0 +1,1 @@
+"""Workloads: arrivals, lengths and shared prefixes, from traces or models. Pure."""

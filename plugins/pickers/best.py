@@ -1,0 +1,20 @@
+"""The best score wins."""
+
+from random import Random
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from infctl.plugin import Column, Fleet
+
+
+class Best(msgspec.Struct, frozen=True):
+    """The highest score; equal scores are drawn among at random, so that ties do not herd."""
+
+    uses_scores: ClassVar[bool] = True
+
+    def pick(self, scores: Column, fleet: Fleet, random: Random) -> int:
+        first = int(scores.argmax())
+        ties = np.flatnonzero(scores == scores[first])
+        return first if len(ties) == 1 else int(ties[random.randrange(len(ties))])
