@@ -150,16 +150,7 @@ def _unknown(seam: str, name: str, unknown: list[str], cls: type[Any]) -> str:
 # --- policies -------------------------------------------------------------------------------------
 
 # What `--policy` takes beside every scorer's name: the parts of a profile's routing it replaces.
-_POLICIES: dict[str, dict[str, Any]] = {
-    "round-robin": {"picker": "round-robin"},
-    "prefix-affinity": {
-        "scorers": [
-            {"type": "prefix-affinity", "weight": 3.0},
-            {"type": "least-request", "weight": 1.0},
-        ],
-        "picker": "best",
-    },
-}
+_POLICIES: dict[str, dict[str, Any]] = {"round-robin": {"picker": "round-robin"}}
 
 
 def _ref_name(ref: Plugin) -> str:
@@ -215,6 +206,46 @@ def engine(kind: str) -> Engine:
     """The engine codec of a kind. Raises InputError."""
     found: Engine = load("engine", kind, "engine.type")
     return found
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One row of the route table: a model's requests go to a pool's units by weight (a share)."""
+
+    model: str
+    aliases: tuple[str, ...]
+    bucket: str
+    pool: str
+    cluster: str
+    role: str
+    rtt_ms: float
+    weight: float
+    endpoints: tuple[str, ...]
+
+
+def route_table(profile: Profile) -> list[Route]:
+    """Model × bucket → pools → endpoints, with the share of units each pool has."""
+    return [
+        _route(profile, pool, total)
+        for model in profile.models
+        for pools in [[p for p in profile.pools if profile.model_of(p) == model]]
+        for total in [sum(p.units.ready for p in pools)]
+        for pool in pools
+    ]
+
+
+def _route(profile: Profile, pool: Pool, total: int) -> Route:
+    model, cluster, count = profile.model_of(pool), profile.cluster_of(pool), pool.units.ready
+    return Route(
+        model=model.name,
+        aliases=tuple(model.aliases),
+        bucket="all",
+        pool=pool.name,
+        cluster=cluster.name,
+        role=pool.role,
+        rtt_ms=cluster.rtt_ms,
+        weight=count / total if total else 0.0,
+        endpoints=tuple(f"{pool.name}-{index}" for index in range(count)),
+    )
 
 
 # --- units ----------------------------------------------------------------------------------------

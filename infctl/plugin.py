@@ -16,12 +16,17 @@ from infctl.engine import (
     UnitSpec,
 )
 from infctl.errors import InputError
+from infctl.flags import flags
+from infctl.metrics_text import Sample, Series, absent, by_rank, label, scan
 from infctl.timing import TimingModel
 from infctl.workload.model import Segment, Workload, WorkloadRequest
+from infctl.workload.sampling import Draws, Quantiles
+from infctl.workload.sessions import SessionModel
 
 __all__ = [
     "Capabilities",
     "Column",
+    "Draws",
     "Endpoint",
     "Engine",
     "Filter",
@@ -33,13 +38,22 @@ __all__ = [
     "Parallel",
     "Picker",
     "Probe",
+    "Quantiles",
     "RankCommand",
     "Request",
     "Role",
+    "Sample",
     "Scorer",
     "Segment",
+    "Series",
+    "SessionModel",
     "TimingModel",
     "UnitSpec",
     "Workload",
     "WorkloadRequest",
+    "absent",
+    "by_rank",
+    "flags",
+    "label",
+    "scan",
 ]

@@ -138,8 +138,9 @@ class Director:
             tried=tried,
         )
         cells["inflight"][slot] += 1.0
-        cells["pending"][slot] += 1.0
-        cells["pending_tokens"][slot] += uncached
+        if request.stream:
+            cells["pending"][slot] += 1.0
+            cells["pending_tokens"][slot] += uncached
         self.latency.dispatched(slot, uncached, fleet.now_ms)
         return Dispatch(request.id, slot, attempt, int(hit), expected_ms)
 
@@ -160,7 +161,7 @@ class Director:
 
     def _first_byte(self, event: ev.FirstByte) -> list[Command]:
         flight = self.flights.get(event.request_id)
-        if flight is None or flight.first_byte_ms:
+        if flight is None or flight.first_byte_ms or not flight.request.stream:
             return []
         now_ms = self.fleet.now_ms
         flight.first_byte_ms = now_ms
@@ -208,7 +209,7 @@ class Director:
             return flight
         cells = self.fleet.cells
         cells["inflight"][flight.slot] -= 1.0
-        if not flight.first_byte_ms:
+        if flight.request.stream and not flight.first_byte_ms:
             self._leave_queue(flight)
             self.latency.left_queue(flight.slot, self.fleet.now_ms)
         return flight
@@ -227,7 +228,7 @@ class Director:
 
     def _learn(self, flight: Flight, usage: ev.Usage) -> None:
         prompt, request = usage.prompt_tokens, flight.request
-        if prompt and request.prompt_bytes and not request.extra_tokens:
+        if prompt and request.prompt_bytes and request.plain_text:
             self._learn_ratio(request.model, request.prompt_bytes / prompt)
         if prompt and usage.cached_tokens is not None:
             self.drift.requests += 1

@@ -42,7 +42,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     Identity is (unit, generation, revision, role, rank), never `url`: an address that answers may
     belong to another role or an older unit. `models` holds every name clients may ask for.
-    `kv_capacity_tokens` 0 means unknown.
+    `kv_capacity_tokens` and `context_tokens` 0 mean unknown.
     """
 
     unit: str
@@ -57,6 +57,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = "openai"
     rtt_ms: float = 0.0
     kv_capacity_tokens: int = 0
+    context_tokens: int = 0
 
     @property
     def id(self) -> str:

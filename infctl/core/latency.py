@@ -4,7 +4,7 @@ Prefill: an endpoint computes prompts one after another (chunked prefill shares 
 tokens queue up all the same), so the time from the moment it could begin a prompt to that prompt's
 first token is overhead + slope × uncached tokens. Decode: the time per output token grows about
 linearly with the requests in flight. Both lines are fitted by least squares with exponential
-forgetting, per endpoint; an endpoint without samples of its own borrows its pool's.
+forgetting, per endpoint, leaning on what its pool has learned while its own samples are few.
 
 The results live in the fleet's columns (`overhead_ms`, `ms_per_token`, `free_at_ms`, `step_ms`,
 `step_ms_per_request`), so that a scorer reads them without a loop.
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _KEEP = 0.97
 """A sample loses half its weight after 23 later ones."""
 
+_PRIOR_SAMPLES = 10.0
+"""How many of an endpoint's own samples its pool's experience is worth: at most a quarter of what
+is remembered, so that an endpoint slower than its peers is still seen."""
+
 _UNKNOWN_MS_PER_TOKEN = 0.05
 _UNKNOWN_OVERHEAD_MS = 30.0
 
@@ -27,15 +31,14 @@ _UNKNOWN_OVERHEAD_MS = 30.0
 class Line:
     """y ≈ a + b·x by least squares with exponential forgetting; a and b are never negative."""
 
-    __slots__ = ("a", "b", "samples", "w", "x", "xx", "xy", "y")
+    __slots__ = ("samples", "w", "x", "xx", "xy", "y")
 
     def __init__(self) -> None:
         self.w = self.x = self.y = self.xx = self.xy = 0.0
-        self.a = self.b = 0.0
         self.samples = 0
 
     def add(self, x: float, y: float) -> None:
-        """Take in one sample and refit."""
+        """Take in one sample."""
         keep = _KEEP
         self.w = self.w * keep + 1.0
         self.x = self.x * keep + x
@@ -43,20 +46,24 @@ class Line:
         self.xx = self.xx * keep + x * x
         self.xy = self.xy * keep + x * y
         self.samples += 1
-        self._fit()
 
-    def _fit(self) -> None:
-        spread = self.w * self.xx - self.x * self.x
-        if self.samples < 3 or spread <= 1e-9 * self.w * self.xx:
-            self.a, self.b = 0.0, self.y / self.x if self.x > 0 else 0.0
-            return
-        b = (self.w * self.xy - self.x * self.y) / spread
-        a = (self.y - b * self.x) / self.w
+    def fit(self, prior: Line | None = None) -> tuple[float, float]:
+        """(a, b), with another line's samples counted in as a few of this one's."""
+        w, x, y, xx, xy = self.w, self.x, self.y, self.xx, self.xy
+        samples = self.samples
+        if prior is not None and prior.w:
+            k = _PRIOR_SAMPLES / prior.w
+            w, x, y = w + k * prior.w, x + k * prior.x, y + k * prior.y
+            xx, xy = xx + k * prior.xx, xy + k * prior.xy
+            samples = prior.samples
+        spread = w * xx - x * x
+        if samples < 3 or spread <= 1e-9 * w * xx:
+            return 0.0, y / x if x > 0 else 0.0
+        b = (w * xy - x * y) / spread
+        a = (y - b * x) / w
         if a < 0.0:
-            a, b = 0.0, self.xy / self.xx
-        if b < 0.0:
-            a, b = self.y / self.w, 0.0
-        self.a, self.b = a, b
+            return 0.0, xy / xx
+        return (a, b) if b >= 0.0 else (y / w, 0.0)
 
 
 class Latency:
@@ -116,15 +123,14 @@ class Latency:
     def _publish(self, slot: int, pool: str) -> None:
         shared_prefill, shared_decode = self._pools[pool]
         cells = self._fleet.cells
-        prefill = self._prefill[slot]
-        prefill = prefill if prefill.samples >= 3 else shared_prefill
-        if prefill.samples:
-            cells["overhead_ms"][slot] = prefill.a
-            cells["ms_per_token"][slot] = prefill.b
-        decode = self._decode[slot]
-        decode = decode if decode.samples >= 3 else shared_decode
-        cells["step_ms"][slot] = decode.a
-        cells["step_ms_per_request"][slot] = decode.b
+        if shared_prefill.samples:
+            cells["overhead_ms"][slot], cells["ms_per_token"][slot] = self._prefill[slot].fit(
+                shared_prefill
+            )
+        if shared_decode.samples:
+            cells["step_ms"][slot], cells["step_ms_per_request"][slot] = self._decode[slot].fit(
+                shared_decode
+            )
 
     def _spread(self, pool: str) -> None:
         for slot, endpoint in self._fleet:

@@ -19,9 +19,11 @@ class Request(msgspec.Struct, gc=False):
     """One client request, reduced to what decisions need.
 
     `prompt_bytes` is the length of the prompt's text as sent, `extra_tokens` an estimate for what
-    is not text (image and audio parts). `blocks` are the prompt's chained hashes (core.prefix),
-    empty for a request without a prompt. `prompt_tokens` is filled in by the Director, which
-    knows how many bytes a token of this model takes. `max_tokens` 0: the client set none.
+    is not text (image and audio parts); only `plain_text` prompts teach how many bytes a token
+    takes. A request that does not `stream` never shows when its prefill ended. `blocks` are the
+    prompt's chained hashes (core.prefix), empty without a prompt. `prompt_tokens` is filled in by
+    the Director, which knows how many bytes a token of this model takes. `max_tokens` 0: the
+    client set none.
     """
 
     id: str
@@ -31,6 +33,7 @@ class Request(msgspec.Struct, gc=False):
     max_tokens: int = 0
     blocks: list[int] = msgspec.field(default_factory=list)
     session: str = ""
-    tenant: str = ""
+    stream: bool = False
+    plain_text: bool = True
     role: Role = Role.UNIFIED
     prompt_tokens: float = 0.0

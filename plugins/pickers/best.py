@@ -1,12 +1,16 @@
 """The best score wins."""
 
-from random import Random
-from typing import ClassVar
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import numpy as np
 
 from infctl.plugin import Column, Fleet
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 class Best(msgspec.Struct, frozen=True):

@@ -1,11 +1,15 @@
 """Each endpoint in turn."""
 
-from random import Random
-from typing import ClassVar
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from infctl.plugin import Column, Fleet
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 class RoundRobin:

@@ -1,0 +1,110 @@
+"""The admin API: versioned JSON over the router's own Unix socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from infctl.core.fleet import State
+from infctl.router.telemetry import total
+from infctl.router.wire import answer, error_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from infctl.core.fleet import Endpoint
+    from infctl.router.driver import Router
+    from infctl.router.server import Connection
+    from infctl.router.telemetry import EndpointStats
+    from infctl.router.wire import Head
+
+_ACTIONS = ("drain", "eject", "resume")
+
+
+class Admin:
+    """Answers admin requests (server.Handler)."""
+
+    def __init__(self, router: Router, route_table: Callable[[], Any]) -> None:
+        self._router = router
+        self._route_table = route_table
+
+    def on_refused(self, status: int) -> None:
+        """Malformed requests on the admin socket are answered, not counted."""
+
+    def on_request(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
+        status, data = self._answer(head.method.decode(), head.url.decode("latin-1"))
+        payload = data if isinstance(data, bytes) else msgspec.json.encode(data)
+        connection.respond(head, answer(status, payload, close=not head.keep_alive))
+
+    def _answer(self, method: str, target: str) -> tuple[int, Any]:
+        match method, target.partition("?")[0].strip("/").split("/"):
+            case "GET", ["v1", "fleet"]:
+                return 200, self._fleet()
+            case "GET", ["v1", "route-table"]:
+                return 200, self._route_table()
+            case "GET", ["v1", "endpoints", name]:
+                return self._endpoint(name)
+            case "POST", ["v1", "endpoints", name, action] if action in _ACTIONS:
+                return self._act(name, action)
+            case _:
+                message = f"the admin API has no {method} {target}"
+                return 404, error_body(404, "NotFoundError", message)
+
+    def _fleet(self) -> dict[str, Any]:
+        rows = [self._row(slot, endpoint) for slot, endpoint in self._router.director.fleet]
+        stats = total(self._router.telemetry.stats(row["id"]) for row in rows)
+        totals = _figures(stats)
+        for key in ("inflight", "running", "waiting"):
+            totals[key] = sum(row[key] or 0 for row in rows)
+        usages = [row["kv_usage"] for row in rows if row["kv_usage"] is not None]
+        totals["kv_usage"] = sum(usages) / len(usages) if usages else None
+        name = self._router.director.pipeline.name
+        return {"policy": name, "endpoints": rows, "totals": totals}
+
+    def _row(self, slot: int, endpoint: Endpoint) -> dict[str, Any]:
+        fleet = self._router.director.fleet
+        load = fleet.loads[slot]
+        identity = {
+            "id": endpoint.id,
+            "pool": endpoint.pool,
+            "url": endpoint.url,
+            "engine": endpoint.engine,
+            "models": endpoint.models,
+            "state": fleet.states[slot].value,
+            "inflight": int(fleet.inflight[slot]),
+            "running": load.running if load else None,
+            "waiting": load.waiting if load else None,
+            "kv_usage": load.kv_usage if load else None,
+        }
+        return identity | _figures(self._router.telemetry.stats(endpoint.id))
+
+    def _endpoint(self, name: str) -> tuple[int, Any]:
+        slot = self._router.director.fleet.slot_of(name)
+        endpoint = None if slot is None else self._router.director.fleet.slots[slot]
+        if slot is None or endpoint is None:
+            return 404, error_body(404, "NotFoundError", f"there is no endpoint {name!r}")
+        return 200, self._row(slot, endpoint)
+
+    def _act(self, name: str, action: str) -> tuple[int, Any]:
+        status, row = self._endpoint(name)
+        if status == 200:
+            reason = f"{action} by an operator"
+            if action == "eject":
+                self._router.change(name, State.EJECTED, reason)
+            # Probes bring back what is ejected or starting; what an operator took out stays out.
+            held = State.STARTING if action == "resume" else State.DRAINING
+            self._router.change(name, held, reason)
+            status, row = self._endpoint(name)
+        return status, row
+
+
+def _figures(stats: EndpointStats) -> dict[str, Any]:
+    return {
+        "requests": stats.requests,
+        "failed_legs": stats.failed_legs,
+        "hit_rate": stats.hit_rate(),
+        "ttft_ms": stats.ttft_ms(),
+        "tokens_per_s": stats.tokens_per_s,
+        "output_tokens": stats.output_tokens,
+    }

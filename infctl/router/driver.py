@@ -1,0 +1,225 @@
+"""The router: feeds the Director events and performs its commands."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from infctl.core import events as ev
+from infctl.core.commands import Dispatch, Reject
+from infctl.core.director import Director, Settings
+from infctl.core.fleet import State
+from infctl.router.intake import Intake
+from infctl.router.proxy import Exchange
+from infctl.router.telemetry import Telemetry
+from infctl.router.upstream import Pool
+from infctl.router.wire import JSON, BadRequest, answer, error_body
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from infctl.core.commands import Command
+    from infctl.core.fleet import Endpoint
+    from infctl.core.scheduling import Pipeline
+    from infctl.engine import Engine
+    from infctl.profile.model import Limits, Routing
+    from infctl.router.server import Connection
+    from infctl.router.wire import Head
+
+_OWN = frozenset((b"/health", b"/v1/models", b"/metrics"))
+
+
+class Router:
+    """One fleet's router: what the server, the probes and the admin API share."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        routing: Routing,
+        engines: Mapping[str, Engine],
+        seed: int,
+        own_metrics_port: bool = False,
+    ) -> None:
+        self.limits: Limits = routing.limits
+        self.director = Director(pipeline, Random(seed), Settings(routing.attempts_max))
+        self.pools: dict[int, Pool] = {}
+        self.exchanges: dict[str, Exchange] = {}
+        self.telemetry = Telemetry()
+        self.now = asyncio.get_running_loop().time
+        self._own_metrics_port = own_metrics_port
+        self._tasks: set[asyncio.Task[None]] = set()
+        owned = {field for engine in engines.values() for field in engine.owned_fields}
+        self.intake = Intake(owned, routing.extra_paths, seed)
+
+    # --- events and commands ----------------------------------------------------------------------
+
+    def handle(self, event: ev.Event) -> None:
+        """Tell the Director and do what it asks."""
+        for command in self.director.handle(event, self.now()):
+            self._perform(command)
+
+    def _perform(self, command: Command) -> None:
+        exchange = self.exchanges.get(command.request_id)
+        if exchange is None:
+            return
+        if isinstance(command, Dispatch):
+            exchange.dispatch(command)
+        elif isinstance(command, Reject):
+            exchange.reject(command)
+        else:
+            exchange.abort_leg()
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run a coroutine, keeping a reference until it is done."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- requests (server.Handler) ----------------------------------------------------------------
+
+    def on_request(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
+        path = head.url.partition(b"?")[0]
+        if path in _OWN:
+            self._answer_own(connection, head, path)
+        elif path not in self.intake.paths:
+            self.telemetry.unknown_paths += 1
+            self._refuse(connection, head, 404, "NotFoundError", "there is nothing at this path")
+        elif head.method != b"POST":
+            self._refuse(connection, head, 405, "invalid_request_error", "use POST")
+        else:
+            self._proxy(connection, head, body)
+
+    def _proxy(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
+        try:
+            request, forwarded = self.intake.read(head, body, self._default_model())
+        except BadRequest as error:
+            self.telemetry.refused[error.status] += 1
+            self._refuse(connection, head, error.status, "invalid_request_error", error.message)
+            return
+        request_id = self.intake.request_id(head)
+        exchange = Exchange(self, connection, head, forwarded, request, request_id)
+        connection.exchange = exchange
+        self.exchanges[request.id] = exchange
+        self.handle(ev.RequestArrived(request))
+
+    def on_refused(self, status: int) -> None:
+        self.telemetry.refused[status] += 1
+
+    def _refuse(
+        self, connection: Connection, head: Head, status: int, kind: str, message: str
+    ) -> None:
+        body = error_body(status, kind, message)
+        connection.respond(head, answer(status, body, close=not head.keep_alive))
+
+    def _default_model(self) -> str:
+        """What a request without a model means: the only model there is, if there is one."""
+        names = {e.models[0] for _, e in self.director.fleet if e.models}
+        return names.pop() if len(names) == 1 else ""
+
+    def leg_failed(self, exchange: Exchange, reason: str) -> None:
+        """An endpoint failed this request; the Director may send it elsewhere."""
+        started = bool(exchange.first_byte)
+        self.telemetry.leg_failed(exchange.endpoint, started)
+        self.handle(ev.LegFailed(exchange.request.id, reason, started))
+        if started and not exchange.done:
+            exchange.cut(reason)
+
+    def closed(self, exchange: Exchange) -> None:
+        """A request is over."""
+        self.exchanges.pop(exchange.request.id, None)
+        self.telemetry.record(exchange, self.now())
+
+    # --- the router's own answers -----------------------------------------------------------------
+
+    def _answer_own(self, connection: Connection, head: Head, path: bytes) -> None:
+        if head.method not in (b"GET", b"HEAD"):
+            self._refuse(connection, head, 405, "invalid_request_error", "use GET")
+            return
+        status, body, content_type = self.own_page(path)
+        data = answer(
+            status,
+            body,
+            content_type=content_type,
+            close=not head.keep_alive,
+            head_only=head.method == b"HEAD",
+        )
+        connection.respond(head, data)
+
+    def own_page(self, path: bytes) -> tuple[int, bytes, bytes]:
+        """Status, body and content type of a page the router answers itself."""
+        if path == b"/metrics":
+            if self._own_metrics_port:
+                body = error_body(404, "NotFoundError", "metrics are on a port of their own")
+                return 404, body, JSON
+            return 200, self.telemetry.exposition(self.director), self.telemetry.CONTENT_TYPE
+        if not bool(self.director.fleet.ready.any()):
+            body = error_body(503, "service_unavailable", "no endpoint is ready yet")
+            return 503, body, JSON
+        return 200, b"" if path == b"/health" else self._models(), JSON
+
+    def _models(self) -> bytes:
+        fleet = self.director.fleet
+        ready = [e for slot, e in fleet if fleet.states[slot] is State.READY]
+        names = {name: e for e in ready for name in e.models}
+        data = [
+            {"id": name, "object": "model", "owned_by": e.engine, "root": e.models[0]}
+            | ({"max_model_len": e.context_tokens} if e.context_tokens else {})
+            for name, e in sorted(names.items())
+        ]
+        return msgspec.json.encode({"object": "list", "data": data})
+
+    # --- endpoints --------------------------------------------------------------------------------
+
+    def join(self, endpoint: Endpoint, state: State) -> None:
+        """An endpoint was discovered."""
+        self.leave(endpoint.id, "the endpoint was replaced")
+        self.handle(ev.EndpointJoined(endpoint, state))
+        slot = self.director.fleet.slot_of(endpoint.id)
+        if slot is not None:
+            self.pools[slot] = Pool(endpoint)
+
+    def leave(self, endpoint_id: str, reason: str = "the endpoint left the fleet") -> None:
+        """An endpoint is gone; what it had not begun to answer goes elsewhere."""
+        slot = self.director.fleet.slot_of(endpoint_id)
+        if slot is None:
+            return
+        pool = self.pools.pop(slot, None)
+        if pool is not None:
+            pool.close()
+        stranded = self._at(slot)
+        self.handle(ev.EndpointLeft(endpoint_id))
+        for exchange in stranded:
+            exchange.on_failure(reason, clean=False)
+
+    def change(self, endpoint_id: str, state: State, reason: str) -> None:
+        """Move an endpoint to another state; ejecting it fails over what it works on."""
+        slot = self.director.fleet.slot_of(endpoint_id)
+        if slot is None or self.director.fleet.states[slot] is state:
+            return
+        self.telemetry.log("endpoint", endpoint=endpoint_id, state=state.value, reason=reason)
+        self.handle(ev.EndpointChanged(endpoint_id, state))
+        if state is State.EJECTED:
+            for exchange in self._at(slot):
+                exchange.on_failure(reason, clean=False)
+
+    def connect_failed(self, slot: int) -> None:
+        """A connection was refused or timed out: no more traffic until a probe succeeds."""
+        endpoint = self.director.fleet.slots[slot]
+        if endpoint is not None and self.director.fleet.states[slot] is State.READY:
+            self.change(endpoint.id, State.EJECTED, "cannot connect")
+
+    def _at(self, slot: int) -> list[Exchange]:
+        return [e for e in self.exchanges.values() if e.slot == slot and e.endpoint is not None]
+
+    def sweep(self) -> None:
+        """Fail what waits too long, and count streamed events; call about once a second."""
+        now = self.now()
+        for exchange in list(self.exchanges.values()):
+            self.telemetry.streamed(exchange)
+            reason = exchange.overdue(now)
+            if reason:
+                exchange.on_failure(reason, clean=False)
+        self.telemetry.tick(now)

@@ -1,0 +1,123 @@
+"""The router's metrics as Prometheus text. Names are part of the public contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from infctl.core.director import Director
+    from infctl.core.fleet import Endpoint
+    from infctl.router.telemetry import EndpointStats, Histogram, Telemetry
+
+_LABELS = ("endpoint", "pool")
+
+
+def render(telemetry: Telemetry, director: Director) -> bytes:
+    """The whole text."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshot(telemetry, director))
+    return generate_latest(registry)
+
+
+class _Snapshot(Collector):
+    def __init__(self, telemetry: Telemetry, director: Director) -> None:
+        self._telemetry = telemetry
+        self._director = director
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._per_endpoint()
+        yield from self._latencies()
+        yield from self._loads()
+        yield from self._router()
+
+    def _rows(self) -> Iterator[tuple[int, Endpoint, EndpointStats, list[str]]]:
+        for slot, endpoint in self._director.fleet:
+            stats = self._telemetry.stats(endpoint.id)
+            yield slot, endpoint, stats, [endpoint.id, endpoint.pool]
+
+    def _per_endpoint(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "infctl_requests", "Requests answered", labels=(*_LABELS, "status")
+        )
+        for _, _, stats, labels in self._rows():
+            for status, count in sorted(stats.statuses.items()):
+                requests.add_metric([*labels, str(status)], count)
+        yield requests
+        counters: dict[str, tuple[str, Callable[[EndpointStats], float]]] = {
+            "failed_legs": ("Attempts an endpoint failed", lambda s: s.failed_legs),
+            "cut_streams": ("Streams an endpoint broke off", lambda s: s.cut_streams),
+            "prompt_tokens": ("Prompt tokens, by the engines' usage", lambda s: s.prompt_tokens),
+            "cached_tokens": ("Of these, served from KV cache", lambda s: s.cached_tokens),
+            "output_tokens": ("Tokens generated", lambda s: s.output_tokens),
+        }
+        for name, (text, value) in counters.items():
+            family = CounterMetricFamily(f"infctl_{name}", text, labels=_LABELS)
+            for _, _, stats, labels in self._rows():
+                family.add_metric(labels, value(stats))
+            yield family
+
+    def _latencies(self) -> Iterator[Metric]:
+        histograms: dict[str, tuple[str, Callable[[EndpointStats], Histogram]]] = {
+            "time_to_first_token": ("Arrival to first token, streams", lambda s: s.ttft),
+            "request_duration": ("Arrival to end of answer", lambda s: s.duration),
+        }
+        for name, (text, value) in histograms.items():
+            family = HistogramMetricFamily(f"infctl_{name}_seconds", text, labels=_LABELS)
+            for _, _, stats, labels in self._rows():
+                histogram = value(stats)
+                family.add_metric(labels, list(histogram.cumulative()), histogram.total)
+            yield family
+
+    def _loads(self) -> Iterator[Metric]:
+        fleet = self._director.fleet
+        gauges = {
+            "infctl_endpoint_ready": ("Whether the endpoint takes traffic", fleet.ready),
+            "infctl_endpoint_inflight": ("Requests open there", fleet.inflight),
+            "infctl_endpoint_running": ("Requests running, as reported", fleet.running),
+            "infctl_endpoint_waiting": ("Requests waiting, as reported", fleet.waiting),
+            "infctl_endpoint_kv_usage": ("Used share of KV cache, as reported", fleet.kv_usage),
+        }
+        for name, (text, column) in gauges.items():
+            family = GaugeMetricFamily(name, text, labels=_LABELS)
+            for slot, _, _, labels in self._rows():
+                family.add_metric(labels, float(column[slot]))
+            yield family
+        missing = GaugeMetricFamily(
+            "infctl_endpoint_missing_series", "Expected metrics an engine lacks", labels=_LABELS
+        )
+        for _, endpoint, _, labels in self._rows():
+            missing.add_metric(labels, len(self._telemetry.missing_series.get(endpoint.id, ())))
+        yield missing
+
+    def _router(self) -> Iterator[Metric]:
+        telemetry, director = self._telemetry, self._director
+        yield CounterMetricFamily(
+            "infctl_retries", "Requests sent to another endpoint", value=telemetry.retries
+        )
+        yield CounterMetricFamily(
+            "infctl_unknown_paths", "Requests to paths not allowed", value=telemetry.unknown_paths
+        )
+        for name, text, counts in (
+            ("infctl_refused", "Malformed or oversized requests", telemetry.refused),
+            ("infctl_rejected", "Requests no endpoint could take", telemetry.rejected),
+        ):
+            family = CounterMetricFamily(name, text, labels=("status",))
+            for status, count in sorted(counts.items()):
+                family.add_metric([str(status)], count)
+            yield family
+        index, drift = director.index, director.drift
+        yield GaugeMetricFamily("infctl_prefix_index_blocks", "Blocks in the index", len(index))
+        for name, text, value in (
+            ("infctl_prefix_index_evicted", "Blocks evicted", index.evicted_total),
+            ("infctl_prefix_predicted_tokens", "Hits predicted", drift.predicted_tokens),
+            ("infctl_prefix_actual_tokens", "Hits reported by engines", drift.actual_tokens),
+        ):
+            yield CounterMetricFamily(name, text, value=value)

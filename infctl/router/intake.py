@@ -1,0 +1,164 @@
+"""From a client's HTTP request to what decisions need: allow-list, body, prompt, owned fields."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from infctl.core.prefix import block_hashes, prefix_seed
+from infctl.core.request import Request
+from infctl.router.wire import BadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from infctl.router.wire import Head
+
+POST_PATHS = frozenset(
+    (
+        b"/v1/completions",
+        b"/v1/chat/completions",
+        b"/v1/responses",
+        b"/v1/messages",
+        b"/v1/embeddings",
+        b"/v1/rerank",
+        b"/v1/score",
+        b"/v1/audio/transcriptions",
+        b"/v1/audio/translations",
+        b"/v1/audio/speech",
+        b"/tokenize",
+        b"/detokenize",
+    )
+)
+"""What reaches an engine. Everything else is a 404: control endpoints must never be reachable,
+in whatever spelling, so a path is compared as it came and never decoded."""
+
+_IMAGE_TOKENS = 1024
+"""A stand-in for one image or audio part: real counts depend on the model's processor and size."""
+
+_PART = re.compile(rb'"(?:image_url|input_image|image|input_audio|audio_url|video_url|file)"\s*:')
+_PAYLOAD = re.compile(rb'"data:[\w./+-]+;base64,[^"]*"|"data"\s*:\s*"[^"]*"')
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
+
+
+class Intake:
+    """Parses bodies. `owned_fields` are stripped from what clients send."""
+
+    def __init__(self, owned_fields: Iterable[str], extra_paths: Iterable[str], seed: int) -> None:
+        self.owned = tuple(sorted(set(owned_fields)))
+        self.paths = POST_PATHS | {p.encode() for p in extra_paths}
+        self._decoder = msgspec.json.Decoder(_body_struct(self.owned))
+        self._ids = count(1)
+        self._id_prefix = b"%016x" % (seed & 0xFFFFFFFFFFFFFFFF)
+
+    def request_id(self, head: Head) -> bytes:
+        """The client's own request id where it is harmless, a fresh one otherwise."""
+        given = head.get(b"x-request-id")
+        if given is not None and _REQUEST_ID.match(given):
+            return given
+        return b"%s-%x" % (self._id_prefix, next(self._ids))
+
+    def read(
+        self, head: Head, body: bytes | bytearray, default_model: str
+    ) -> tuple[Request, bytes | bytearray]:
+        """The request and the body to forward, which is the client's own, untouched, unless a
+        router-owned field had to be removed. Raises BadRequest."""
+        content_type = head.get(b"content-type") or b""
+        internal_id = f"r{next(self._ids)}"
+        if content_type.startswith(b"multipart/"):
+            return Request(id=internal_id, model=default_model, prompt_bytes=len(body)), body
+        if head.get(b"content-encoding") not in (None, b"identity"):
+            raise BadRequest(415, "compressed request bodies are not accepted")
+        parsed = self._decode(body)
+        if any(getattr(parsed, name) is not msgspec.UNSET for name in self.owned):
+            body = self._strip(body)
+        return self._reduce(parsed, internal_id, head, default_model), body
+
+    def _decode(self, body: bytes | bytearray) -> Any:
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            raise BadRequest(400, f"invalid request body: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadRequest(400, f"the request body is not valid JSON: {error}") from None
+
+    def _strip(self, body: bytes | bytearray) -> bytes:
+        fields = msgspec.json.decode(body)
+        return msgspec.json.encode({k: v for k, v in fields.items() if k not in self.owned})
+
+    def _reduce(self, parsed: Any, internal_id: str, head: Head, default_model: str) -> Request:
+        model = parsed.model or default_model
+        prompt = _prompt(parsed)
+        request = Request(
+            id=internal_id,
+            model=model,
+            max_tokens=parsed.max_completion_tokens or parsed.max_tokens or 0,
+            session=_session(head, parsed),
+            stream=bool(parsed.stream),
+        )
+        if prompt:
+            seed = prefix_seed(model, parsed.cache_salt or "", *_template_parts(parsed))
+            request.blocks = block_hashes(prompt, seed)
+            request.prompt_bytes, request.extra_tokens, request.plain_text = _measure(prompt)
+        return request
+
+
+def _body_struct(owned: tuple[str, ...]) -> type[Any]:
+    """What is read of a body: the parts decisions need, raw where their content is the engine's
+    business. Engines accept numbers as strings and the like, so these types are lenient."""
+    raw, unset = msgspec.Raw | msgspec.UnsetType, msgspec.UNSET
+    return msgspec.defstruct(
+        "Body",
+        [
+            ("model", str | None, None),
+            ("prompt", raw, unset),
+            ("messages", raw, unset),
+            ("input", raw, unset),
+            ("system", raw, unset),
+            ("instructions", raw, unset),
+            ("tools", raw, unset),
+            ("stream", bool | int | None, None),
+            ("max_tokens", int | None, None),
+            ("max_completion_tokens", int | None, None),
+            ("cache_salt", str | None, None),
+            ("user", str | None, None),
+            *[(name, raw, unset) for name in owned],
+        ],
+        gc=False,
+    )
+
+
+def _prompt(parsed: Any) -> memoryview | None:
+    for field in (parsed.messages, parsed.prompt, parsed.input):
+        if field is not msgspec.UNSET:
+            # Without the closing bracket or quote, so that a longer prompt extends a shorter one.
+            return memoryview(field)[:-1]
+    return None
+
+
+def _template_parts(parsed: Any) -> list[bytes]:
+    """What chat templates put before the messages."""
+    fields = (parsed.tools, parsed.system, parsed.instructions)
+    return [bytes(f) if f is not msgspec.UNSET else b"" for f in fields]
+
+
+def _session(head: Head, parsed: Any) -> str:
+    given = head.get(b"x-session-id")
+    return given.decode("latin-1") if given else parsed.user or ""
+
+
+def _measure(prompt: memoryview) -> tuple[int, int, bool]:
+    """Bytes of text, tokens that are not text, and whether it is plain text throughout."""
+    if prompt[:2].tobytes().lstrip(b"[ ").isdigit():
+        return len(prompt), 0, False
+    if len(prompt) < 16 or prompt[0] != ord("["):
+        return len(prompt), 0, True
+    data = prompt.tobytes()
+    parts = len(_PART.findall(data))
+    if not parts:
+        return len(prompt), 0, True
+    payload = sum(m.end() - m.start() for m in _PAYLOAD.finditer(data))
+    return max(len(prompt) - payload, 0), parts * _IMAGE_TOKENS, False

@@ -1,0 +1,277 @@
+"""The client side of a connection: bytes in, whole requests out, answers back.
+
+A BufferedProtocol: the kernel copies a body of known length straight into its bytearray. One
+request is in work at a time; what a client pipelines waits, bounded, until the answer is out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from infctl.router.wire import HEAD_END, BadRequest, Head, answer, error_body, parse_head
+
+if TYPE_CHECKING:
+    from infctl.profile.model import Limits
+
+_SCRATCH = 65536
+
+
+class Handler(Protocol):
+    """What a server does with requests."""
+
+    def on_request(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
+        """A whole request has arrived; answer through the connection, now or later."""
+        ...
+
+    def on_refused(self, status: int) -> None:
+        """A request was refused before it was one (malformed, too large, too slow)."""
+        ...
+
+
+class Exchange(Protocol):
+    """A request in work, as its connection sees it."""
+
+    def client_gone(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client connection of a server that has `handler` and `limits`."""
+
+    __slots__ = (
+        "_body", "_chunked", "_got", "_head", "_pending", "_started", "_view",
+        "closing", "deadline", "exchange", "server", "transport",
+    )  # fmt: skip
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.exchange: Exchange | None = None
+        self.closing = False
+        self.deadline = 0.0
+        self._pending = b""
+        self._head: Head | None = None
+        self._body: bytearray | None = None
+        self._view: memoryview | None = None
+        self._got = 0
+        self._chunked = 0
+        self._started = False
+
+    # --- transport callbacks ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.server.opened(self)
+        self.deadline = self.server.now() + self.server.limits.idle_s
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closing = True
+        self.server.connections.discard(self)
+        exchange, self.exchange = self.exchange, None
+        self._view = self._body = None
+        if exchange is not None:
+            exchange.client_gone()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._view is not None:
+            return self._view[self._got :]
+        return self.server.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._view is not None:
+            self._got += nbytes
+            if self._got == len(self._view):
+                self._body_complete()
+            return
+        data = bytes(self.server.scratch[:nbytes])
+        if self.exchange is not None or self._pending:
+            data = self._pending + data
+            self._pending = data
+        if self.exchange is not None:
+            if len(self._pending) > _SCRATCH:
+                self.transport.pause_reading()
+            return
+        self._pending = b""
+        self._advance(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        if self.exchange is not None:
+            self.exchange.pause()
+
+    def resume_writing(self) -> None:
+        if self.exchange is not None:
+            self.exchange.resume()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _advance(self, data: bytes) -> None:
+        try:
+            if self._head is not None:
+                self._feed_chunked(self._head, data)
+            else:
+                self._feed_head(data)
+        except BadRequest as error:
+            self.refuse(error.status, error.message)
+
+    def _feed_head(self, data: bytes) -> None:
+        if data[:2] == b"\r\n":
+            data = data[2:]
+        limits = self.server.limits
+        end = data.find(HEAD_END)
+        if end < 0 or end > limits.headers_kib_max * 1024:
+            if len(data) > limits.headers_kib_max * 1024:
+                raise BadRequest(431, f"request head over {limits.headers_kib_max} KiB")
+            if data and not self._started:
+                self._started = True
+                self.deadline = self.server.now() + limits.header_s
+            self._pending = data
+            return
+        end += 4
+        self._started = False
+        head = parse_head(data[:end])
+        self.deadline = self.server.now() + limits.body_s
+        length = head.get(b"content-length")
+        if head.get(b"expect") is not None:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if head.get(b"transfer-encoding") is not None:
+            self._head = head
+            self._feed_chunked(head, data[end:])
+        elif length is None or length == b"0":
+            self._deliver(head, b"", data[end:])
+        else:
+            self._start_body(head, int(length), data[end:])
+
+    def _start_body(self, head: Head, length: int, rest: bytes) -> None:
+        limits = self.server.limits
+        if length > limits.body_mib_max << 20:
+            raise BadRequest(413, f"request body over {limits.body_mib_max} MiB")
+        if len(rest) >= length:
+            self._deliver(head, rest[:length], rest[length:])
+            return
+        self._head = head
+        self._body = bytearray(length)
+        self._body[: len(rest)] = rest
+        self._got = len(rest)
+        self._view = memoryview(self._body)
+
+    def _body_complete(self) -> None:
+        head, body = self._head, self._body
+        self._head = self._body = self._view = None
+        if head is not None and body is not None:
+            self._deliver(head, body, b"")
+
+    def _feed_chunked(self, head: Head, data: bytes) -> None:
+        self._chunked += len(data)
+        if self._chunked > self.server.limits.body_mib_max << 20:
+            raise BadRequest(413, f"request body over {self.server.limits.body_mib_max} MiB")
+        if data:
+            head.feed(data)
+        if head.complete:
+            self._head, self._chunked = None, 0
+            self._deliver(head, b"".join(head.chunks), b"")
+
+    def _deliver(self, head: Head, body: bytes | bytearray, rest: bytes) -> None:
+        self._pending = rest
+        self.deadline = 0.0
+        self.server.handler.on_request(self, head, body)
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of an answer."""
+        if not self.closing:
+            self.transport.write(data)
+
+    def finish(self, keep_alive: bool) -> None:
+        """The answer is out: close, or go on with the next request."""
+        self.exchange = None
+        if self.closing:
+            return
+        if not keep_alive or self.server.draining:
+            self.close()
+            return
+        self.deadline = self.server.now() + self.server.limits.idle_s
+        if self._pending:
+            # Not at once: a train of pipelined requests must not become a train of stack frames.
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        if self._pending and self.exchange is None and not self.closing:
+            self.transport.resume_reading()
+            data, self._pending = self._pending, b""
+            self._advance(data)
+
+    def respond(self, head: Head, response: bytes) -> None:
+        """Send a whole answer and finish."""
+        self.write(response)
+        self.finish(head.keep_alive)
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answer a malformed request and close; its framing can't be trusted any more."""
+        self.server.handler.on_refused(status)
+        body = error_body(status, "invalid_request_error", message)
+        self.write(answer(status, body, close=True))
+        self.close()
+
+    def close(self) -> None:
+        """Close after what was written is out."""
+        self.closing = True
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Cut the connection: the client must not take a broken answer for a whole one."""
+        self.closing = True
+        self.transport.abort()
+
+    def expired(self, now: float) -> bool:
+        """Whether the client took too long for its head or body, or idled too long."""
+        return bool(self.deadline) and now > self.deadline and self.exchange is None
+
+    def expire(self) -> None:
+        """Give up on a slow or idle client."""
+        if self._head is not None or self._started:
+            self.refuse(408, "the request did not arrive in time")
+        else:
+            self.close()
+
+
+class Server:
+    """The connections of one listening socket, their limits and their handler."""
+
+    def __init__(self, handler: Handler, limits: Limits) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.connections: set[Connection] = set()
+        self.draining = False
+        self.scratch = memoryview(bytearray(_SCRATCH))
+        self.now = asyncio.get_running_loop().time
+
+    def __call__(self) -> Connection:
+        return Connection(self)
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection in, or turn it away when there are too many."""
+        if len(self.connections) >= self.limits.connections_max:
+            connection.refuse(503, "too many connections")
+            return
+        self.connections.add(connection)
+
+    def sweep(self) -> None:
+        """Drop clients that are too slow or idle too long; call about once a second."""
+        now = self.now()
+        for connection in [c for c in self.connections if c.expired(now)]:
+            connection.expire()
+
+    def drain(self) -> None:
+        """Close idle connections; those in work close with their answer."""
+        self.draining = True
+        for connection in list(self.connections):
+            if connection.exchange is None:
+                connection.close()

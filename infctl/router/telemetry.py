@@ -1,0 +1,252 @@
+"""What the router counts and logs: RED figures per endpoint, and one line per request."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from collections import Counter, deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+
+import msgspec
+
+from infctl.slo import percentile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from infctl.core.director import Director
+    from infctl.core.fleet import Endpoint
+    from infctl.router.proxy import Exchange
+
+_WINDOW = 512
+_BUCKETS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
+)  # fmt: skip
+_LINES_MAX = 10_000
+_RATE_KEEP = 0.7
+
+
+class Histogram:
+    """Counts per bucket of seconds."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BUCKETS_S) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(_BUCKETS_S, seconds)] += 1
+        self.total += seconds
+
+    def cumulative(self) -> Iterator[tuple[str, float]]:
+        """(upper bound, count up to it), ending with +Inf."""
+        running = 0
+        for bound, count in zip((*map(str, _BUCKETS_S), "+Inf"), self.counts, strict=True):
+            running += count
+            yield bound, running
+
+
+class EndpointStats:
+    """What one endpoint did for this router's clients."""
+
+    def __init__(self) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.failed_legs = 0
+        self.cut_streams = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self.ttft = Histogram()
+        self.duration = Histogram()
+        self.ttfts_ms: deque[float] = deque(maxlen=_WINDOW)
+        self.tokens_per_s = 0.0
+        self.new_events = 0
+
+    @property
+    def requests(self) -> int:
+        return sum(self.statuses.values())
+
+    def hit_rate(self) -> float | None:
+        """Cached share of prompt tokens, by the engine's own usage; None before any."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+    def ttft_ms(self) -> dict[str, float | None]:
+        """p50 and p99 over the last requests; None before any."""
+        ordered = sorted(self.ttfts_ms)
+        return {"p50": percentile(ordered, 0.5), "p99": percentile(ordered, 0.99)}
+
+
+class Log:
+    """One line per event, as text or JSON, buffered between flushes."""
+
+    def __init__(self, fmt: str, out: TextIO, wall: Callable[[], float]) -> None:
+        self._json = fmt == "json"
+        self._out = out
+        self._wall = wall
+        self._lines: list[str] = []
+
+    def line(self, kind: str, fields: dict[str, Any]) -> None:
+        """Note one event; when lines pile up beyond reason, the oldest are dropped."""
+        stamp = round(self._wall(), 3)
+        if self._json:
+            text = msgspec.json.encode({"ts": stamp, "event": kind} | fields).decode()
+        else:
+            pairs = " ".join(f"{k}={_plain(v)}" for k, v in fields.items() if v is not None)
+            text = f"{stamp:.3f} {kind} {pairs}"
+        self._lines.append(text)
+        if len(self._lines) > _LINES_MAX:
+            del self._lines[: _LINES_MAX // 2]
+
+    def flush(self) -> None:
+        """Write what has gathered. A full disk or closed pipe must not stop the router."""
+        if not self._lines:
+            return
+        text = "\n".join(self._lines) + "\n"
+        self._lines.clear()
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except (OSError, ValueError):
+            self._lines.clear()
+
+
+def _plain(value: Any) -> str:
+    text = str(value)
+    return msgspec.json.encode(text).decode() if " " in text or '"' in text else text
+
+
+class Telemetry:
+    """Counters of one router, its log, and their exposition."""
+
+    CONTENT_TYPE: ClassVar[bytes] = b"text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(self) -> None:
+        self.endpoints: dict[str, EndpointStats] = {}
+        self.refused: Counter[int] = Counter()
+        self.rejected: Counter[int] = Counter()
+        self.unknown_paths = 0
+        self.retries = 0
+        self.missing_series: dict[str, tuple[str, ...]] = {}
+        self._log: Log | None = None
+        self._last_tick = 0.0
+
+    def open_log(self, fmt: str, wall: Callable[[], float], out: TextIO = sys.stderr) -> None:
+        """Start logging."""
+        self._log = Log(fmt, out, wall)
+
+    def log(self, kind: str, **fields: Any) -> None:
+        """Log an event other than a request."""
+        if self._log is not None:
+            self._log.line(kind, fields)
+
+    def flush(self) -> None:
+        """Write buffered log lines."""
+        if self._log is not None:
+            self._log.flush()
+
+    def stats(self, endpoint_id: str) -> EndpointStats:
+        """The figures of one endpoint."""
+        found = self.endpoints.get(endpoint_id)
+        if found is None:
+            found = self.endpoints[endpoint_id] = EndpointStats()
+        return found
+
+    def forget(self, endpoint_id: str) -> None:
+        """Drop the figures of an endpoint that left for good."""
+        self.endpoints.pop(endpoint_id, None)
+        self.missing_series.pop(endpoint_id, None)
+
+    def leg_failed(self, endpoint: Endpoint | None, started: bool) -> None:
+        """An endpoint failed a request."""
+        if endpoint is not None:
+            stats = self.stats(endpoint.id)
+            stats.failed_legs += 1
+            stats.cut_streams += started
+
+    def record(self, exchange: Exchange, now: float) -> None:
+        """A request is over."""
+        duration = now - exchange.arrived
+        if exchange.attempt > 1:
+            self.retries += exchange.attempt - 1
+        if exchange.endpoint is None:
+            self.rejected[exchange.status] += 1
+        else:
+            self._count(exchange, duration)
+        if self._log is not None:
+            self._log.line("request", _request_fields(exchange, duration))
+
+    def _count(self, exchange: Exchange, duration: float) -> None:
+        if exchange.endpoint is None:
+            return
+        stats = self.stats(exchange.endpoint.id)
+        stats.statuses[exchange.status] += 1
+        stats.duration.add(duration)
+        self.streamed(exchange)
+        if exchange.first_byte and exchange.request.stream:
+            ttft = exchange.first_byte - exchange.arrived
+            stats.ttft.add(ttft)
+            stats.ttfts_ms.append(ttft * 1000.0)
+        usage = exchange.usage
+        if usage is not None:
+            stats.output_tokens += usage.completion_tokens or 0
+            if usage.cached_tokens is not None:
+                stats.prompt_tokens += usage.prompt_tokens or 0
+                stats.cached_tokens += usage.cached_tokens
+
+    def streamed(self, exchange: Exchange) -> None:
+        """Count the events a stream has passed on since the last look."""
+        if exchange.endpoint is not None:
+            self.stats(exchange.endpoint.id).new_events += exchange.new_events()
+
+    def tick(self, now: float) -> None:
+        """Update the rates; call about once a second."""
+        took = now - self._last_tick
+        self._last_tick = now
+        if not 0 < took < 60:
+            return
+        for stats in self.endpoints.values():
+            rate = stats.new_events / took
+            stats.new_events = 0
+            stats.tokens_per_s = stats.tokens_per_s * _RATE_KEEP + rate * (1 - _RATE_KEEP)
+        self.flush()
+
+    def exposition(self, director: Director) -> bytes:
+        """The Prometheus text of everything counted."""
+        from infctl.router.exposition import render
+
+        return render(self, director)
+
+
+def _request_fields(exchange: Exchange, duration: float) -> dict[str, Any]:
+    usage = exchange.usage
+    ttft = exchange.first_byte - exchange.arrived if exchange.first_byte else None
+    return {
+        "id": exchange.request_id.decode("latin-1"),
+        "path": exchange.head.url.partition(b"?")[0].decode("latin-1"),
+        "model": exchange.request.model,
+        "status": exchange.status,
+        "endpoint": exchange.endpoint.id if exchange.endpoint else None,
+        "attempt": exchange.attempt or None,
+        "duration_ms": round(duration * 1000, 1),
+        "ttft_ms": round(ttft * 1000, 1) if ttft is not None else None,
+        "prompt_tokens": usage.prompt_tokens if usage else None,
+        "cached_tokens": usage.cached_tokens if usage else None,
+        "expected_cached_tokens": exchange.expected_cached,
+        "output_tokens": usage.completion_tokens if usage else None,
+    }
+
+
+def total(endpoints: Iterable[EndpointStats], limit: int = 1024) -> EndpointStats:
+    """Several endpoints' figures as one, for a totals row."""
+    whole = EndpointStats()
+    whole.ttfts_ms = deque(maxlen=_WINDOW * limit)
+    for stats in islice(endpoints, limit):
+        whole.statuses.update(stats.statuses)
+        whole.prompt_tokens += stats.prompt_tokens
+        whole.cached_tokens += stats.cached_tokens
+        whole.output_tokens += stats.output_tokens
+        whole.tokens_per_s += stats.tokens_per_s
+        whole.ttfts_ms.extend(stats.ttfts_ms)
+    return whole

@@ -1,0 +1,258 @@
+"""Connections to endpoints: pooled, kept alive, one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from infctl.router.wire import HEAD_END, ChunkScanner, ResponseHead, dechunk, request_head
+
+if TYPE_CHECKING:
+    from infctl.core.fleet import Endpoint
+
+_HEAD_MAX = 65536
+_IDLE_MAX = 256
+_PROBE_BODY_MAX = 8 << 20
+
+
+class Receiver(Protocol):
+    """Who gets an endpoint's answer."""
+
+    def on_head(self, response: ResponseHead) -> None:
+        """The final response head is here."""
+        ...
+
+    def on_data(self, data: bytes) -> None:
+        """Body bytes as they came, chunked framing included."""
+        ...
+
+    def on_end(self) -> None:
+        """The body is complete."""
+        ...
+
+    def on_failure(self, reason: str, clean: bool) -> None:
+        """The connection broke; `clean` when not one byte of an answer had come."""
+        ...
+
+
+class Link(asyncio.Protocol):
+    """One connection to one endpoint."""
+
+    __slots__ = (
+        "_buffer", "_head", "_left", "_scanner", "idle", "pool", "receiver", "reused", "transport",
+    )  # fmt: skip
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.receiver: Receiver | None = None
+        self.reused = False
+        self.idle = False
+        self._buffer = b""
+        self._head: ResponseHead | None = None
+        self._scanner: ChunkScanner | None = None
+        self._left: int | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def send(self, receiver: Receiver, data: bytes, body: bytes | bytearray) -> None:
+        """Send one request; its answer goes to `receiver`."""
+        self.receiver = receiver
+        self.idle = False
+        if len(body) < 65536:
+            self.transport.write(data + body)
+        else:
+            self.transport.write(data)
+            self.transport.write(body)
+
+    def data_received(self, data: bytes) -> None:
+        if self.receiver is None:
+            self.transport.abort()
+            return
+        try:
+            if self._head is None:
+                self._take_head(data)
+            else:
+                self._take_body(data)
+        except ValueError as error:
+            self._fail(str(error), clean=False)
+
+    def _take_head(self, data: bytes) -> None:
+        data = self._buffer + data if self._buffer else data
+        end = data.find(HEAD_END)
+        if end < 0:
+            if len(data) > _HEAD_MAX:
+                raise ValueError(f"a response head over {_HEAD_MAX} bytes")
+            self._buffer = data
+            return
+        self._buffer = b""
+        head = ResponseHead()
+        head.feed(data[: end + 4])
+        rest = data[end + 4 :]
+        if head.status < 200:
+            if rest:
+                self._take_head(rest)
+            return
+        self._head = head
+        self._scanner = ChunkScanner() if head.chunked else None
+        self._left = None if head.chunked else head.length
+        receiver = self.receiver
+        if receiver is None:
+            return
+        receiver.on_head(head)
+        if rest or self._left == 0:
+            self._take_body(rest)
+
+    def _take_body(self, data: bytes) -> None:
+        receiver = self.receiver
+        if receiver is None:
+            return
+        if self._scanner is not None:
+            if self._scanner.scan(data) != len(data):
+                raise ValueError("bytes after the end of a response")
+            if data:
+                receiver.on_data(data)
+            if self._scanner.done:
+                self._complete()
+            return
+        if data:
+            receiver.on_data(data)
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise ValueError("bytes after the end of a response")
+            if self._left == 0:
+                self._complete()
+
+    def _complete(self) -> None:
+        receiver, head = self.receiver, self._head
+        self.receiver = self._head = self._scanner = None
+        if head is not None and head.keep_alive:
+            self.pool.put_back(self)
+        else:
+            self.transport.close()
+        if receiver is not None:
+            receiver.on_end()
+
+    def _fail(self, reason: str, clean: bool) -> None:
+        receiver, self.receiver = self.receiver, None
+        self.transport.abort()
+        if receiver is not None:
+            receiver.on_failure(reason, clean)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.pool.lost(self)
+        receiver, self.receiver = self.receiver, None
+        if receiver is None:
+            return
+        head = self._head
+        until_close = head is not None and not head.chunked and head.length is None
+        if until_close and exc is None:
+            receiver.on_end()
+            return
+        clean = head is None and not self._buffer
+        receiver.on_failure(f"connection lost ({exc or 'closed by the endpoint'})", clean)
+
+    def abort(self) -> None:
+        """Drop the connection without telling the receiver; the engine stops generating."""
+        self.receiver = None
+        self.transport.abort()
+
+
+class Pool:
+    """Idle connections to one endpoint, newest first."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        parts = urlsplit(endpoint.url)
+        self.host = parts.hostname or "127.0.0.1"
+        self.port = parts.port or 80
+        self.netloc = parts.netloc.encode()
+        self._idle: list[Link] = []
+        self._links: set[Link] = set()
+        self.closed = False
+
+    def take(self) -> Link | None:
+        """An idle connection, or None."""
+        while self._idle:
+            link = self._idle.pop()
+            if not link.transport.is_closing():
+                link.reused = True
+                return link
+        return None
+
+    async def connect(self, timeout_s: float) -> Link:
+        """A new connection. Raises OSError (TimeoutError included)."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            _, link = await loop.create_connection(lambda: Link(self), self.host, self.port)
+        self._links.add(link)
+        return link
+
+    def put_back(self, link: Link) -> None:
+        """Keep a connection whose answer is complete."""
+        if self.closed or len(self._idle) >= _IDLE_MAX:
+            link.transport.close()
+            return
+        link.idle = True
+        self._idle.append(link)
+
+    def lost(self, link: Link) -> None:
+        """A connection is gone."""
+        self._links.discard(link)
+        if link.idle and link in self._idle:
+            self._idle.remove(link)
+
+    def close(self) -> None:
+        """Drop idle connections and keep none from now on; those in work end by themselves."""
+        self.closed = True
+        while self._idle:
+            self._idle.pop().transport.close()
+
+    async def get(self, path: str, timeout_s: float) -> tuple[int, bytes]:
+        """A probe: status and body of GET `path`. Raises OSError on any failure."""
+        async with asyncio.timeout(timeout_s):
+            link = self.take() or await self.connect(timeout_s)
+            probe = _Probe()
+            head = request_head(b"GET", path.encode(), self.netloc, [], b"probe", 0)
+            link.send(probe, head, b"")
+            try:
+                return await probe.result
+            finally:
+                if not probe.result.done() or probe.failed:
+                    link.abort()
+
+
+class _Probe:
+    """Receiver of a small answer."""
+
+    def __init__(self) -> None:
+        self.result: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self.failed = False
+        self._head: ResponseHead | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def on_head(self, response: ResponseHead) -> None:
+        self._head = response
+
+    def on_data(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > _PROBE_BODY_MAX:
+            self.on_failure("the answer is too large", False)
+        else:
+            self._parts.append(data)
+
+    def on_end(self) -> None:
+        if self._head is None or self.result.done():
+            return
+        body = b"".join(self._parts)
+        if self._head.chunked:
+            body = dechunk(body)
+        self.result.set_result((self._head.status, body))
+
+    def on_failure(self, reason: str, clean: bool) -> None:
+        self.failed = True
+        if not self.result.done():
+            self.result.set_exception(ConnectionError(reason))

@@ -1,0 +1,303 @@
+"""HTTP/1.1 on the wire: request and response heads, chunked framing, ready-made answers.
+
+llhttp (httptools, no leniencies) parses every head, so conflicting lengths, folded headers, bare
+line ends, spaces before colons and bad chunking are refused rather than interpreted.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import httptools
+import msgspec
+
+HEAD_END = b"\r\n\r\n"
+
+_HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"expect",
+        b"content-length",
+    )
+)
+_REQUEST_DROPPED = _HOP_BY_HOP | {b"host", b"x-request-id"}
+_ROUTER_OWNED_PREFIX = b"x-data-parallel-"
+
+JSON = b"application/json"
+
+
+class BadRequest(Exception):
+    """The client's bytes are not a request we accept; carries the answer's status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Head:
+    """A parsed request head; also the parser's callbacks, so that nothing is copied twice."""
+
+    __slots__ = (
+        "_parser",
+        "chunks",
+        "complete",
+        "headers",
+        "method",
+        "pipelined",
+        "url",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.chunks: list[bytes] = []
+        self.complete = False
+        self.pipelined = False
+        self.method = b""
+        self.version = "1.1"
+        self._parser = httptools.HttpRequestParser(self)
+
+    # What follows a chunked body's end is another message: it must not leak into this one.
+
+    def on_url(self, url: bytes) -> None:
+        if self.complete:
+            self.pipelined = True
+        else:
+            self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.complete:
+            self.headers.append((name.lower(), value))
+
+    def on_body(self, data: bytes) -> None:
+        if not self.complete:
+            self.chunks.append(data)
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Feed the head, or the chunked body behind it. Raises BadRequest."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise BadRequest(400, "protocol upgrades are not supported") from None
+        except (httptools.HttpParserError, ValueError) as error:
+            raise BadRequest(400, f"malformed HTTP request: {error}") from None
+        if not self.method:
+            self.method = self._parser.get_method()
+            self.version = self._parser.get_http_version()
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection can take another request."""
+        return not self.pipelined and bool(self._parser.should_keep_alive())
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first value of a header (name in lower case)."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+def parse_head(data: bytes | memoryview) -> Head:
+    """Parse a whole request head. Raises BadRequest."""
+    head = Head()
+    head.feed(data)
+    if head.version not in ("1.1", "1.0"):
+        raise BadRequest(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+    hosts = sum(1 for name, _ in head.headers if name == b"host")
+    if hosts > 1 or (hosts == 0 and head.version == "1.1"):
+        raise BadRequest(400, "a request needs exactly one Host header")
+    return head
+
+
+def request_head(
+    method: bytes,
+    target: bytes,
+    host: bytes,
+    headers: list[tuple[bytes, bytes]],
+    request_id: bytes,
+    length: int,
+) -> bytes:
+    """The head sent to an endpoint: end-to-end headers only, one Content-Length, our request id."""
+    parts = [method, b" ", target, b" HTTP/1.1\r\nhost: ", host, b"\r\n"]
+    for name, value in headers:
+        if name in _REQUEST_DROPPED or name.startswith(_ROUTER_OWNED_PREFIX):
+            continue
+        parts += (name, b": ", value, b"\r\n")
+    parts += (b"x-request-id: ", request_id, b"\r\ncontent-length: %d\r\n\r\n" % length)
+    return b"".join(parts)
+
+
+class ResponseHead:
+    """A parsed response head of an endpoint."""
+
+    __slots__ = ("_parser", "chunked", "headers", "keep_alive", "length", "status")
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.length: int | None = None
+        self.chunked = False
+        self.status = 0
+        self.keep_alive = True
+        self._parser = httptools.HttpResponseParser(self)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        self.headers.append((name, value))
+        if name == b"content-length":
+            self.length = int(value)
+        elif name == b"transfer-encoding":
+            self.chunked = True
+
+    def feed(self, data: bytes) -> None:
+        """Parse a whole head. Raises ValueError on anything malformed."""
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise ValueError(f"malformed HTTP response: {error}") from None
+        self.status = self._parser.get_status_code()
+        self.keep_alive = bool(self._parser.should_keep_alive())
+        if self.status in (204, 304):
+            self.length = 0
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body is server-sent events."""
+        return any(n == b"content-type" and v.startswith(b"text/event-stream")
+                   for n, v in self.headers)  # fmt: skip
+
+
+def response_head(
+    response: ResponseHead, request_id: bytes, endpoint: bytes, framing: bytes, close: bool
+) -> bytes:
+    """The head sent to the client: the endpoint's end-to-end headers, our framing and identity."""
+    status = response.status
+    parts = [b"HTTP/1.1 %d %s\r\n" % (status, _reason(status))]
+    for name, value in response.headers:
+        if name in _HOP_BY_HOP or name == b"x-request-id":
+            continue
+        parts += (name, b": ", value, b"\r\n")
+    parts += (framing, b"x-request-id: ", request_id, b"\r\nx-infctl-endpoint: ", endpoint)
+    parts.append(b"\r\nconnection: close\r\n\r\n" if close else b"\r\n\r\n")
+    return b"".join(parts)
+
+
+_REASONS = {s.value: s.phrase.encode() for s in HTTPStatus}
+
+
+def _reason(status: int) -> bytes:
+    return _REASONS.get(status, b"Unknown")
+
+
+def answer(
+    status: int,
+    body: bytes,
+    *,
+    content_type: bytes = JSON,
+    request_id: bytes = b"",
+    retry_after_s: int | None = None,
+    close: bool = False,
+    head_only: bool = False,
+) -> bytes:
+    """A complete response of our own."""
+    parts = [
+        b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n"
+        % (status, _reason(status), content_type, len(body))
+    ]
+    if request_id:
+        parts += (b"x-request-id: ", request_id, b"\r\n")
+    if retry_after_s is not None:
+        parts.append(b"retry-after: %d\r\n" % retry_after_s)
+    parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
+    if not head_only:
+        parts.append(body)
+    return b"".join(parts)
+
+
+def error_body(status: int, kind: str, message: str) -> bytes:
+    """The OpenAI-style error object clients of the engines know."""
+    error = {"message": message, "type": kind, "param": None, "code": status}
+    return msgspec.json.encode({"error": error})
+
+
+class ChunkScanner:
+    """Follows chunked framing without copying, to know where a passed-through body ends.
+
+    Keeps a chunk-size line that was split over reads; sizes over 2^40 and lines over 4 kB are
+    refused.
+    """
+
+    __slots__ = ("_line", "_skip", "_trailer", "done")
+
+    _LINE_MAX = 4096
+
+    def __init__(self) -> None:
+        self._skip = 0
+        self._line = b""
+        self._trailer = False
+        self.done = False
+
+    def scan(self, data: bytes) -> int:
+        """Follow `data`; the bytes of it that belong to this body (all, unless it ended).
+
+        Raises ValueError on broken framing.
+        """
+        at, size = 0, len(data)
+        while at < size and not self.done:
+            if self._skip:
+                step = min(self._skip, size - at)
+                self._skip -= step
+                at += step
+                continue
+            end = data.find(b"\n", at)
+            if end < 0:
+                self._line += data[at:]
+                if len(self._line) > self._LINE_MAX:
+                    raise ValueError("a chunk's size line is too long")
+                return size
+            line = self._line + data[at : end + 1]
+            self._line = b""
+            at = end + 1
+            self._take(line)
+        return at
+
+    def _take(self, line: bytes) -> None:
+        if not line.endswith(b"\r\n"):
+            raise ValueError("a chunk's size line does not end in CRLF")
+        if self._trailer:
+            self.done = line == b"\r\n"
+            return
+        digits = line.partition(b";")[0].strip()
+        if not digits or len(digits) > 10 or not digits.isalnum():
+            raise ValueError("a chunk's size is not a number")
+        length = int(digits, 16)
+        if length:
+            self._skip = length + 2
+        else:
+            self._trailer = True
+
+
+def dechunk(data: bytes) -> bytes:
+    """The payload of a complete, well-framed chunked body."""
+    parts: list[bytes] = []
+    at = 0
+    while True:
+        end = data.index(b"\r\n", at)
+        size = int(data[at:end].partition(b";")[0], 16)
+        if not size:
+            return b"".join(parts)
+        parts.append(data[end + 2 : end + 2 + size])
+        at = end + 4 + size

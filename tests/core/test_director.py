@@ -1,0 +1,272 @@
+"""The request machine, as playbooks: events in, commands out."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from infctl import compose
+from infctl.core import events as ev
+from infctl.core.commands import Abort, Dispatch, Reject
+from infctl.core.director import Director, Settings
+from infctl.core.fleet import Endpoint, Load, State
+from infctl.core.prefix import block_hashes, prefix_seed
+from infctl.core.request import Request
+from infctl.profile.model import Profile
+
+SEED = prefix_seed("m")
+
+
+def director(units: int = 3, seed: int = 1, **routing: object) -> Director:
+    profile = Profile.model_validate(
+        {
+            "metadata": {"name": "t"},
+            "models": [{"name": "m"}],
+            "pools": [{"name": "p"}],
+            "routing": routing,
+        }
+    )
+    made = Director(compose.pipeline(profile), random.Random(seed), Settings(attempts_max=3))
+    for number in range(units):
+        join(made, number)
+    return made
+
+
+def join(made: Director, number: int, state: State = State.READY) -> None:
+    endpoint = Endpoint(unit=f"u{number}", url=f"http://u{number}", models=("m",), pool="p")
+    made.handle(ev.EndpointJoined(endpoint, state), 0.0)
+
+
+def request(name: str, tokens: int = 500, prompt: int = 0, **more: object) -> Request:
+    text = random.Random(prompt).randbytes(tokens * 4)
+    fields = {"model": "m", "stream": True} | more
+    return Request(
+        id=name,
+        prompt_bytes=len(text),
+        blocks=block_hashes(text, SEED),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def arrive(made: Director, item: Request, now: float = 1.0) -> Dispatch:
+    (command,) = made.handle(ev.RequestArrived(item), now)
+    assert isinstance(command, Dispatch)
+    return command
+
+
+def test_a_request_runs_its_course() -> None:
+    made = director(1)
+    assert arrive(made, request("a")) == Dispatch("a", 0, 1, 0, arrive_ttft(made))
+    fleet = made.fleet
+    assert (fleet.inflight[0], fleet.pending[0], fleet.pending_tokens[0]) == (1.0, 1.0, 500.0)
+    assert made.handle(ev.FirstByte("a"), 1.2) == []
+    assert (fleet.inflight[0], fleet.pending[0], fleet.pending_tokens[0]) == (1.0, 0.0, 0.0)
+    assert made.handle(ev.RequestFinished("a", True, ev.Usage(500, 11, 0)), 2.2) == []
+    assert (fleet.inflight[0], len(made.flights)) == (0.0, 0)
+    assert fleet.step_ms_per_request[0] * 1 + fleet.step_ms[0] == 100.0
+
+
+def arrive_ttft(made: Director) -> float:
+    return float(made.flights["a"].uncached * 0.05 + 30.0)
+
+
+def test_a_burst_spreads_before_any_metric_moves() -> None:
+    made = director(8)
+    slots = Counter(arrive(made, request(f"r{n}", prompt=n)).slot for n in range(200))
+    assert max(slots.values()) / (200 / 8) <= 1.3
+
+
+def test_load_is_tokens_not_requests() -> None:
+    made = director(2)
+    long = arrive(made, request("long", tokens=100_000)).slot
+    short = [arrive(made, request(f"s{n}", prompt=n + 1)).slot for n in range(20)]
+    assert short.count(long) == 0
+
+
+def test_a_second_turn_goes_where_the_first_was() -> None:
+    made = director(8)
+    first = arrive(made, request("a", tokens=2000, prompt=7))
+    made.handle(ev.FirstByte("a"), 1.1)
+    made.handle(ev.RequestFinished("a", True, ev.Usage(2000, 5, 0)), 1.2)
+    again = arrive(made, request("b", tokens=2000, prompt=7), 2.0)
+    assert (again.slot, again.cached_tokens > 1500) == (first.slot, True)
+
+
+def test_a_failed_request_teaches_the_index_nothing() -> None:
+    for ending in (
+        ev.RequestFinished("a", False),
+        ev.LegFailed("a", "cut", started=True),
+        ev.RequestCancelled("a"),
+    ):
+        made = director(1)
+        arrive(made, request("a"))
+        assert len(made.index) > 0
+        made.handle(ending, 1.5)
+        assert (len(made.index), made.fleet.inflight[0], made.fleet.pending[0]) == (0, 0.0, 0.0)
+
+
+def test_another_endpoint_takes_over_and_then_it_ends() -> None:
+    made = director(3)
+    tried = {arrive(made, request("a")).slot}
+    for attempt in (2, 3):
+        (command,) = made.handle(ev.LegFailed("a", "refused"), 1.0)
+        assert isinstance(command, Dispatch)
+        assert (command.attempt, command.slot in tried) == (attempt, False)
+        tried.add(command.slot)
+    (command,) = made.handle(ev.LegFailed("a", "refused"), 1.0)
+    assert command == Reject("a", 502, "bad_gateway", "3 endpoints failed; the last one: refused")
+    assert made.handle(ev.LegFailed("a", "again"), 1.0) == []
+
+
+def test_nothing_ready_is_a_503_and_an_unknown_model_a_404() -> None:
+    made = director(1)
+    (command,) = made.handle(ev.RequestArrived(request("a", model="other")), 1.0)
+    assert isinstance(command, Reject)
+    assert command.status == 404
+    made.handle(ev.EndpointChanged("u0", State.DRAINING), 1.0)
+    (command,) = made.handle(ev.RequestArrived(request("b")), 1.0)
+    assert isinstance(command, Reject)
+    assert (command.status, command.retry_after_s) == (503, 1)
+
+
+def test_a_client_that_leaves_aborts_its_leg() -> None:
+    made = director(1)
+    arrive(made, request("a"))
+    assert made.handle(ev.RequestCancelled("a"), 2.0) == [Abort("a", 0)]
+    assert made.handle(ev.RequestCancelled("a"), 2.0) == []
+
+
+def test_an_endpoint_that_leaves_takes_its_accounts_along() -> None:
+    made = director(1)
+    arrive(made, request("a"))
+    made.handle(ev.EndpointLeft("u0"), 2.0)
+    join(made, 1)
+    made.handle(ev.RequestFinished("a", True), 3.0)
+    assert float(made.fleet.inflight[0]) == 0.0
+    assert made.index.held_bytes(0) == 0
+
+
+def test_the_engines_capacity_bounds_the_index() -> None:
+    made = director(1)
+    made.handle(ev.LoadReported("u0", Load(kv_capacity_tokens=1024)), 1.0)
+    arrive(made, request("a", tokens=50_000))
+    assert made.index.held_bytes(0) <= 4096
+
+
+def test_bytes_a_token_are_learned_from_usage() -> None:
+    made = director(1)
+    arrive(made, request("a", tokens=500))
+    made.handle(ev.RequestFinished("a", True, ev.Usage(2000, 5, 0)), 2.0)
+    assert made.bytes_per_token("m") == 1.0
+    arrive(made, request("b", tokens=500, plain_text=False))
+    made.handle(ev.RequestFinished("b", True, ev.Usage(500, 5, 0)), 3.0)
+    assert made.bytes_per_token("m") == 1.0
+
+
+def test_drift_compares_prediction_with_what_engines_report() -> None:
+    made = director(1)
+    arrive(made, request("a", tokens=1024))
+    made.handle(ev.RequestFinished("a", True, ev.Usage(1024, 5, 0)), 2.0)
+    arrive(made, request("b", tokens=1024), 3.0)
+    made.handle(ev.RequestFinished("b", True, ev.Usage(1024, 5, 512)), 4.0)
+    drift = made.drift
+    assert (drift.requests, drift.prompt_tokens) == (2, 2048)
+    assert (drift.predicted_tokens, drift.actual_tokens) == (1024.0, 512)
+
+
+def test_the_same_events_give_the_same_commands() -> None:
+    def play() -> list[object]:
+        made = director(4, seed=9, picker="weighted-random")
+        return [
+            made.handle(ev.RequestArrived(request(f"r{n}", prompt=n % 5)), n) for n in range(50)
+        ]
+
+    assert play() == play()
+
+
+def test_explaining_changes_nothing_and_names_the_filter() -> None:
+    made = director(3)
+    made.handle(ev.EndpointChanged("u1", State.EJECTED), 1.0)
+    explained = made.explain(request("x"), 1.0)
+    assert [row.dropped_by for row in explained.rows] == [None, "ready", None]
+    assert explained.picked in ("u0", "u2")
+    assert explained.rows[0].scores.keys() == {"predicted-ttft"}
+    assert (len(made.flights), len(made.index), float(made.fleet.inflight.sum())) == (0, 0, 0.0)
+
+
+class Machine(RuleBasedStateMachine):
+    """Any order of events: one terminal command a request, no account below zero, no dispatch to
+    an endpoint that is not ready."""
+
+    requests = Bundle("requests")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = director(2)
+        self.number = 0
+        self.open: set[str] = set()
+
+    def perform(self, event: ev.Event) -> None:
+        for command in self.made.handle(event, self.number * 0.1):
+            assert command.request_id in self.open
+            if isinstance(command, Dispatch):
+                assert self.made.fleet.states[command.slot] is State.READY
+            else:
+                self.open.remove(command.request_id)
+
+    @rule(
+        target=requests, tokens=st.integers(0, 5000), prompt=st.integers(0, 3), stream=st.booleans()
+    )
+    def arrive(self, tokens: int, prompt: int, stream: bool) -> str:
+        self.number += 1
+        name = f"r{self.number}"
+        self.open.add(name)
+        self.perform(ev.RequestArrived(request(name, tokens, prompt, stream=stream)))
+        return name
+
+    @rule(name=requests)
+    def first_byte(self, name: str) -> None:
+        self.perform(ev.FirstByte(name))
+
+    @rule(name=consumes(requests), ok=st.booleans())
+    def finish(self, name: str, ok: bool) -> None:
+        self.open.discard(name)
+        self.perform(ev.RequestFinished(name, ok, ev.Usage(100, 5, 50)))
+
+    @rule(name=consumes(requests))
+    def cancel(self, name: str) -> None:
+        self.perform(ev.RequestCancelled(name))
+
+    @rule(name=requests, started=st.booleans())
+    def fail(self, name: str, started: bool) -> None:
+        self.perform(ev.LegFailed(name, "broke", started))
+        if started:
+            self.open.discard(name)
+
+    @rule(unit=st.integers(0, 3), state=st.sampled_from(State))
+    def change(self, unit: int, state: State) -> None:
+        self.perform(ev.EndpointChanged(f"u{unit}", state))
+
+    @rule(unit=st.integers(0, 3))
+    def rejoin(self, unit: int) -> None:
+        join(self.made, unit)
+
+    @rule(unit=st.integers(0, 3))
+    def leave(self, unit: int) -> None:
+        self.perform(ev.EndpointLeft(f"u{unit}"))
+
+    @invariant()
+    def accounts_balance(self) -> None:
+        fleet = self.made.fleet
+        for name in ("inflight", "pending", "pending_tokens"):
+            assert float(getattr(fleet, name).min(initial=0.0)) >= -1e-6
+        current = [f for f in self.made.flights.values() if self.made._current(f)]
+        assert float(fleet.inflight.sum()) == len(current)
+
+
+Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestMachine = Machine.TestCase

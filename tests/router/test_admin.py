@@ -1,0 +1,114 @@
+"""The admin API, and what an operator's hand on an endpoint does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from infctl.errors import UsageError
+from infctl.profile.model import Limits
+from infctl.router.admin import Admin
+from infctl.router.discovery import from_urls
+from infctl.router.server import Server
+
+from .conftest import Running, Seen, split, whole
+
+
+async def echo(seen: Seen, writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(0.05)
+    usage = {
+        "prompt_tokens": 10,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
+    writer.write(whole(json.dumps({"usage": usage}).encode()))
+
+
+async def ask(running: Running, tmp_path: Any, method: str, target: str) -> tuple[int, Any]:
+    path = str(tmp_path / "admin.sock")
+    server = Server(Admin(running.router, lambda: [{"model": "m"}]), Limits())
+    listener = await asyncio.get_running_loop().create_unix_server(server, path)
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(f"{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+    status, _, body = split(await reader.read())
+    writer.close()
+    listener.close()
+    return status, json.loads(body)
+
+
+async def test_the_fleet_with_its_figures(
+    start_engine: Any, start_router: Any, tmp_path: Any
+) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        await running.post("/v1/completions", {"model": "m", "prompt": "x"})
+        status, fleet = await ask(running, tmp_path, "GET", "/v1/fleet")
+    assert status == 200
+    assert fleet["policy"] == "predicted-ttft"
+    row = fleet["endpoints"][0]
+    assert (row["id"], row["state"], row["requests"], row["hit_rate"]) == ("u0", "ready", 1, 0.4)
+    assert (row["kv_usage"], row["ttft_ms"]) == (None, {"p50": None, "p99": None})
+    assert (fleet["totals"]["requests"], fleet["totals"]["output_tokens"]) == (1, 2)
+
+
+async def test_drain_lets_work_finish_and_resume_waits_for_a_probe(
+    start_engine: Any, start_router: Any, tmp_path: Any
+) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        work = asyncio.ensure_future(running.post("/v1/completions", {"model": "m", "prompt": "x"}))
+        await asyncio.sleep(0.02)
+        _, row = await ask(running, tmp_path, "POST", "/v1/endpoints/u0/drain")
+        assert (row["state"], row["inflight"]) == ("draining", 1)
+        assert (await running.post("/v1/completions", {"model": "m", "prompt": "x"}))[0] == 503
+        assert (await work)[0] == 200
+        _, row = await ask(running, tmp_path, "POST", "/v1/endpoints/u0/resume")
+        assert row["state"] == "starting"
+
+
+async def test_eject_moves_work_elsewhere_and_stays_out(
+    start_engine: Any, start_router: Any, tmp_path: Any
+) -> None:
+    engines = [await start_engine(echo) for _ in range(2)]
+    async with start_router(engines, {"picker": "round-robin"}) as running:
+        work = asyncio.ensure_future(running.post("/v1/completions", {"model": "m", "prompt": "x"}))
+        await asyncio.sleep(0.02)
+        _, row = await ask(running, tmp_path, "POST", "/v1/endpoints/u0/eject")
+        assert (row["state"], row["inflight"]) == ("draining", 0)
+        status, headers, _ = await work
+        assert (status, headers["x-infctl-endpoint"]) == (200, "u1")
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "expected"),
+    [
+        ("GET", "/v1/endpoints/nope", 404),
+        ("POST", "/v1/endpoints/u0/explode", 404),
+        ("DELETE", "/v1/fleet", 404),
+        ("GET", "/", 404),
+        ("GET", "/v1/route-table", 200),
+        ("GET", "/v1/endpoints/u0", 200),
+    ],
+)
+async def test_what_there_is_and_what_there_is_not(
+    method: str, target: str, expected: int, start_engine: Any, start_router: Any, tmp_path: Any
+) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        assert (await ask(running, tmp_path, method, target))[0] == expected
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://a:1", "http://a", "http://a:1/x", "http://a:99999", "a b", ""]
+)
+def test_bad_endpoint_urls_are_a_usage_error(url: str) -> None:
+    with pytest.raises(UsageError, match="is not an endpoint"):
+        from_urls([url])
+
+
+def test_urls_may_leave_out_the_scheme_and_repeat() -> None:
+    endpoints = from_urls(["127.0.0.1:8001", "http://127.0.0.1:8001/", "http://[::1]:80"])
+    assert [e.url for e in endpoints] == ["http://127.0.0.1:8001", "http://[::1]:80"]

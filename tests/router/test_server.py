@@ -1,0 +1,216 @@
+"""The client side: strict HTTP, limits, pipelining, the allow-list."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+
+from .conftest import Seen, whole
+
+BODY = b'{"model":"m","prompt":"x"}'
+
+
+async def echo(seen: Seen, writer: asyncio.StreamWriter) -> None:
+    writer.write(whole(b"{}"))
+
+
+def post(*lines: bytes, path: bytes = b"/v1/completions", body: bytes = BODY) -> bytes:
+    head = [b"POST " + path + b" HTTP/1.1", b"Host: r", *lines]
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
+
+
+LENGTH = b"Content-Length: %d" % len(BODY)
+CHUNKED = b"1a\r\n" + BODY + b"\r\n0\r\n\r\n"
+
+ATTACKS = {
+    "two lengths": post(LENGTH, b"Content-Length: 5"),
+    "two equal lengths": post(LENGTH, LENGTH),
+    "a list of lengths": post(b"Content-Length: 26, 26"),
+    "a signed length": post(b"Content-Length: +26"),
+    "a hex length": post(b"Content-Length: 0x1a"),
+    "length and chunks": post(LENGTH, b"Transfer-Encoding: chunked", body=CHUNKED),
+    "chunked twice over": post(b"Transfer-Encoding: chunked, identity", body=CHUNKED),
+    "an odd coding": post(b"Transfer-Encoding: xchunked", body=CHUNKED),
+    "a space before the colon": post(b"Content-Length : 26"),
+    "a folded header": post(b"X-A: 1\r\n folded", LENGTH),
+    "a bare line feed": post(b"X-A: 1\nX-B: 2", LENGTH),
+    "a bare carriage return": post(b"X-A: 1\rX-B: 2", LENGTH),
+    "a NUL in a value": post(b"X-A: a\x00b", LENGTH),
+    "a NUL in a name": post(b"X\x00A: b", LENGTH),
+    "no host": b"POST /v1/completions HTTP/1.1\r\n" + LENGTH + b"\r\n\r\n" + BODY,
+    "two hosts": post(b"Host: evil", LENGTH),
+    "a control byte in the path": post(LENGTH, path=b"/v1/comp\x01letions"),
+    "HTTP/2 in clear": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a chunk size that is no number": post(b"Transfer-Encoding: chunked", body=b"zz\r\nab\r\n"),
+    "a negative chunk size": post(b"Transfer-Encoding: chunked", body=b"-1\r\nab\r\n"),
+    "a chunk longer than it says": post(
+        b"Transfer-Encoding: chunked", body=b"1\r\nabc\r\n0\r\n\r\n"
+    ),
+    "an upgrade": post(b"Connection: Upgrade", b"Upgrade: h2c", LENGTH),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+async def test_smuggling_is_refused_and_the_connection_closed(
+    attack: bytes, start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        raw = await running.raw(attack + post(LENGTH), wait_s=1.0)
+        assert not running.router.exchanges
+    assert raw.startswith((b"HTTP/1.1 400", b"HTTP/1.1 505"))
+    assert len(re.findall(rb"HTTP/1\.1 \d{3}", raw)) == 1
+    assert not engine.seen
+
+
+FORBIDDEN = [
+    b"/sleep", b"//sleep", b"/v1/../sleep", b"/%73leep", b"/sleep?level=1", b"/wake_up", b"/pause",
+    b"/resume", b"/abort_requests", b"/abort_request", b"/collective_rpc", b"/reset_prefix_cache",
+    b"/flush_cache", b"/v1/load_lora_adapter", b"/release_memory_occupation", b"/update_weights",
+    b"/server_info", b"/v1/completions/", b"/v1//completions", b"/V1/completions", b"/fault", b"/",
+    b"/v1/completions/../../sleep", b"http://other/v1/completions", b"/v1/completions%2f..%2fsleep",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FORBIDDEN)
+async def test_nothing_outside_the_allow_list_reaches_an_engine(
+    path: bytes, start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        raw = await running.raw(post(LENGTH, b"Connection: close", path=path), wait_s=1.0)
+        assert running.router.telemetry.unknown_paths == 1
+    assert raw.startswith(b"HTTP/1.1 404")
+    assert not engine.seen
+
+
+async def test_the_allow_list_can_be_extended(start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine], {"extra_paths": ["/v2/own"]}) as running:
+        status, _, _ = await running.post("/v2/own", {"model": "m"})
+    assert (status, engine.seen[0].target) == (200, "/v2/own")
+
+
+@pytest.mark.parametrize("piece", [1, 3, 50])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_any_split_of_a_request_is_the_same_request(
+    piece: int, chunked: bool, start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(echo)
+    data = post(b"Transfer-Encoding: chunked", body=CHUNKED) if chunked else post(LENGTH)
+    async with start_router([engine]) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        for at in range(0, len(data), piece):
+            writer.write(data[at : at + piece])
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        writer.close()
+    assert engine.seen[0].body == BODY
+
+
+async def test_pipelined_requests_are_answered_in_order(
+    start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(echo)
+    one = b"GET /health HTTP/1.1\r\nHost: r\r\n\r\n"
+    async with start_router([engine]) as running:
+        raw = await running.raw((post(LENGTH) + one) * 400, wait_s=3.0)
+    assert raw.count(b"HTTP/1.1 200") == 800
+    assert len(engine.seen) == 400
+
+
+async def test_a_request_behind_a_chunked_one_is_not_read_from_its_tail(
+    start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(echo)
+    data = post(b"Transfer-Encoding: chunked", body=CHUNKED) + post(LENGTH, path=b"/v1/embeddings")
+    async with start_router([engine]) as running:
+        raw = await running.raw(data, wait_s=1.0)
+    assert raw.count(b"HTTP/1.1 ") == 1
+    assert [s.target for s in engine.seen] == ["/v1/completions"]
+
+
+async def test_limits_are_answered_with_their_status(start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    limits = {"body_mib_max": 1, "headers_kib_max": 2, "connections_max": 2}
+    async with start_router([engine], {"limits": limits}) as running:
+        too_long = await running.raw(post(b"Content-Length: 2000000"), wait_s=1.0)
+        chunks = post(b"Transfer-Encoding: chunked", body=b"200000\r\n" + b"x" * 0x200000)
+        too_many_chunks = await running.raw(chunks, wait_s=1.0)
+        wide = await running.raw(post(b"X-A: " + b"a" * 3000, LENGTH), wait_s=1.0)
+        held = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(2)]
+        crowded = await running.raw(post(LENGTH), wait_s=1.0)
+        assert dict(running.router.telemetry.refused) == {413: 2, 431: 1, 503: 1}
+        for _, writer in held:
+            writer.close()
+    answers = (too_long, too_many_chunks, wide, crowded)
+    assert [raw.split(b" ")[1] for raw in answers] == [b"413", b"413", b"431", b"503"]
+
+
+async def test_slow_clients_are_dropped(start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    limits = {"header_s": 0.3, "body_s": 0.3, "idle_s": 0.3}
+    async with start_router([engine], {"limits": limits}) as running:
+
+        async def drip() -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            answer = asyncio.ensure_future(reader.read(100))
+            for byte in post(LENGTH):
+                if answer.done():
+                    break
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.05)
+            return await answer
+
+        idle = running.raw(b"", wait_s=2.0)
+        no_body = running.raw(post(LENGTH, body=b"{"), wait_s=2.0)
+        slow, nothing, half = await asyncio.gather(drip(), idle, no_body)
+    assert slow.startswith(b"HTTP/1.1 408")
+    assert nothing == b""
+    assert half.startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"model": 5}',
+        b"[" * 100_000,
+        b'{"model":"m"}x',
+    ],
+)
+async def test_bad_json_is_a_400(body: bytes, start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        status, _, answer = await running.post("/v1/chat/completions", body)
+    assert status == 400
+    assert json.loads(answer)["error"]["type"] == "invalid_request_error"
+    assert not engine.seen
+
+
+async def test_own_pages(start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        await running.post("/v1/completions", BODY)
+        get = b"GET %s HTTP/1.1\r\nHost: r\r\nConnection: close\r\n\r\n"
+        models = await running.raw(get % b"/v1/models")
+        metrics = await running.raw(get % b"/metrics")
+        head = await running.raw(b"HEAD /health HTTP/1.1\r\nHost: r\r\nConnection: close\r\n\r\n")
+        wrong = await running.raw(get % b"/v1/completions")
+    assert json.loads(models.partition(b"\r\n\r\n")[2])["data"][0]["id"] == "m"
+    assert b'infctl_requests_total{endpoint="u0",pool="",status="200"} 1.0' in metrics
+    assert head.startswith(b"HTTP/1.1 200")
+    assert wrong.startswith(b"HTTP/1.1 405")
+    async with start_router([]) as running:
+        for path in (b"/health", b"/v1/models"):
+            assert (await running.raw(get % path)).startswith(b"HTTP/1.1 503")
