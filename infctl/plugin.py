@@ -1,9 +1,11 @@
-"""The public SDK for plugin authors: types and protocols only.
+"""The public SDK for plugin authors: types, protocols, and what codecs and workloads share.
 
 Plugins import this module and `infctl.testing`, nothing else of infctl. A plugin is a frozen
 `msgspec.Struct` whose fields are its YAML parameters. See docs/plugins.md.
 """
 
+from infctl.codec.flags import flags
+from infctl.codec.metrics_text import Sample, Series, absent, by_rank, label, scan
 from infctl.core.fleet import Column, Endpoint, Fleet, Load, Mask
 from infctl.core.request import Request, Role
 from infctl.core.scheduling import Filter, Handler, Picker, Scorer
@@ -16,8 +18,6 @@ from infctl.engine import (
     UnitSpec,
 )
 from infctl.errors import InputError
-from infctl.flags import flags
-from infctl.metrics_text import Sample, Series, absent, by_rank, label, scan
 from infctl.timing import TimingModel
 from infctl.workload.model import Segment, Workload, WorkloadRequest
 from infctl.workload.sampling import Draws, Quantiles

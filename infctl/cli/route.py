@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +41,7 @@ def table(
     from infctl.compose import route_table
     from infctl.profile.load import load
 
-    routes = route_table(load(profile, sets or []))
+    routes = route_table(load(profile, sets or [], os.environ))
     if output is Output.json:
         typer.echo(msgspec.json.format(msgspec.json.encode(routes)).decode())
     elif output is Output.yaml:

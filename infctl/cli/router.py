@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +12,13 @@ if TYPE_CHECKING:
     from infctl.profile.model import Profile
 
 app = typer.Typer(help="Run the router as a foreground daemon.")
+
+
+class LogFormat(StrEnum):
+    """How to log."""
+
+    text = "text"
+    json = "json"
 
 
 @app.command()
@@ -28,7 +37,7 @@ def run(
         list[str] | None, typer.Option("--set", help="Override a profile key: a.b=value.")
     ] = None,
     admin: Annotated[str | None, typer.Option(help="Path of the admin API's Unix socket.")] = None,
-    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+    log_format: Annotated[LogFormat, typer.Option(help="How to log.")] = LogFormat.text,
     state: Annotated[
         str | None, typer.Option(help="Route to the running units of this fleet.")
     ] = None,
@@ -41,8 +50,6 @@ def run(
     from infctl.errors import UsageError
     from infctl.router import service
 
-    if log_format not in ("text", "json"):
-        raise UsageError(f"{log_format!r} is not a log format", hint="Use text or json.")
     if profile is None and not endpoint:
         raise UsageError(
             "nothing to route to",
@@ -62,7 +69,7 @@ def run(
         parent_pipe=parent_pipe,
         speed=speed,
         seed=seed,
-        log_format=log_format,
+        log_format=log_format.value,
     )
     engines = {name: compose.engine(name) for name in _engine_kinds(loaded, bool(endpoint))}
     service.run(
@@ -75,7 +82,7 @@ def _profile(ref: str | None, sets: list[str]) -> Profile:
     from infctl.profile.model import Metadata, Model, Pool, Profile
 
     if ref is not None:
-        return load(ref, sets)
+        return load(ref, sets, os.environ)
     # Models and engine kinds of given endpoints are learned from them.
     return Profile(
         metadata=Metadata(name="router"), models=[Model(name="any")], pools=[Pool(name="any")]

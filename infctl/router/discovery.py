@@ -25,9 +25,9 @@ _GONE = ("stopped", "failed")
 
 def from_urls(urls: Sequence[str]) -> list[Endpoint]:
     """Endpoints nothing is known of but their address. Raises UsageError."""
-    endpoints = []
-    for url in dict.fromkeys(u.rstrip("/") for u in urls):
-        parts = urlsplit(url if "//" in url else f"http://{url}")
+    endpoints: dict[str, Endpoint] = {}
+    for url in urls:
+        parts = urlsplit((url if "//" in url else f"http://{url}").rstrip("/"))
         try:
             port = parts.port
         except ValueError:
@@ -38,10 +38,10 @@ def from_urls(urls: Sequence[str]) -> list[Endpoint]:
                 where="--endpoint",
                 hint="Give scheme, host and port alone: http://127.0.0.1:8001",
             )
-        endpoints.append(
-            Endpoint(unit=parts.netloc, url=f"http://{parts.netloc}", models=(), engine=UNKNOWN)
+        endpoints[parts.netloc] = Endpoint(
+            unit=parts.netloc, url=f"http://{parts.netloc}", models=(), engine=UNKNOWN
         )
-    return endpoints
+    return list(endpoints.values())
 
 
 def from_unit(unit: UnitStatus, context_tokens: Mapping[str, int]) -> Endpoint:

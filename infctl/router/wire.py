@@ -48,6 +48,7 @@ class Head:
 
     __slots__ = (
         "_parser",
+        "_persistent",
         "chunks",
         "complete",
         "headers",
@@ -65,6 +66,7 @@ class Head:
         self.pipelined = False
         self.method = b""
         self.version = "1.1"
+        self._persistent = False
         self._parser = httptools.HttpRequestParser(self)
 
     # What follows a chunked body's end is another message: it must not leak into this one.
@@ -78,6 +80,11 @@ class Head:
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.complete:
             self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        # Only here: once the message is complete, the parser has forgotten its Connection header.
+        if not self.complete:
+            self._persistent = bool(self._parser.should_keep_alive())
 
     def on_body(self, data: bytes) -> None:
         if not self.complete:
@@ -101,7 +108,7 @@ class Head:
     @property
     def keep_alive(self) -> bool:
         """Whether the connection can take another request."""
-        return not self.pipelined and bool(self._parser.should_keep_alive())
+        return self._persistent and not self.pipelined
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of a header (name in lower case)."""
@@ -162,6 +169,9 @@ class ResponseHead:
         elif name == b"transfer-encoding":
             self.chunked = True
 
+    def on_headers_complete(self) -> None:
+        self.keep_alive = bool(self._parser.should_keep_alive())
+
     def feed(self, data: bytes) -> None:
         """Parse a whole head. Raises ValueError on anything malformed."""
         try:
@@ -169,7 +179,6 @@ class ResponseHead:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise ValueError(f"malformed HTTP response: {error}") from None
         self.status = self._parser.get_status_code()
-        self.keep_alive = bool(self._parser.should_keep_alive())
         if self.status in (204, 304):
             self.length = 0
 

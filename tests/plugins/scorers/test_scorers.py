@@ -101,7 +101,7 @@ def test_predicted_ttft_adds_up_in_ms() -> None:
         made.cells["step_ms"][slot] = 10
         made.cells["step_ms_per_request"][slot] = 2
     request = Request(id="r", model="m", prompt_tokens=1000.0)
-    expected = [-(0 + 100 + 10 + 50), -(500 + 50 + 18 + 50), -(0 + 0 + 10 + 50 + 7)]
+    expected = [-(0 + 100 + 10 + 50), -(500 + 50 + 20 + 18 + 50), -(0 + 0 + 10 + 50 + 7)]
     assert score("predicted-ttft", made, request, [0, 500, 2000]) == [float(x) for x in expected]
 
 

@@ -1,0 +1,5 @@
+"""`python -m infctl` is `infctl`."""
+
+from infctl.cli import main
+
+main()

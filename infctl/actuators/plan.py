@@ -1,0 +1,41 @@
+"""What the actuator tells a unit's supervisor: one file."""
+
+from __future__ import annotations
+
+import msgspec
+
+from infctl.actuator import UnitStatus
+from infctl.engine import RankCommand
+
+
+class RestartPolicy(msgspec.Struct, frozen=True):
+    """After a failure the unit starts again in `first_s`, twice as long after each further one up
+    to `max_s`; `failures_max` failures in a row, none of them `steady_s` after being ready, and
+    the supervisor gives up."""
+
+    first_s: float = 1.0
+    max_s: float = 60.0
+    steady_s: float = 60.0
+    failures_max: int = 5
+
+
+class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One unit to run: `status` is what it is before it starts, `folder` takes status and logs.
+
+    `attached` units end when the supervisor's standard input does. `grace_s` passes between
+    SIGTERM and SIGKILL.
+    """
+
+    status: UnitStatus
+    ranks: tuple[RankCommand, ...]
+    folder: str
+    host: str
+    port: int
+    health_path: str
+    attached: bool = True
+    grace_s: float = 10.0
+    start_s: float = 1800.0
+    poll_s: float = 0.25
+    poll_timeout_s: float = 10.0
+    log_bytes_max: int = 16 * 1024 * 1024
+    restart: RestartPolicy = RestartPolicy()

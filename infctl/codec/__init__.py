@@ -1,0 +1,1 @@
+"""What engine plugins share: command-line flags and metrics texts. Pure; public through plugin."""

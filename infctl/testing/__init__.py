@@ -1,0 +1,1 @@
+"""What tests, of infctl and of its plugins, build on."""
