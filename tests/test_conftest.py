@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 ABSENT = tomllib.loads((HERE / "real/absent.toml").read_text())["absent"]
 
-SKIPS = '''
+SKIPS = """
 import pytest
 
 def test_runs():
@@ -42,7 +42,7 @@ def test_by_mark():
 @pytest.mark.xfail
 def test_known_to_fail():
     assert False
-'''
+"""
 
 
 @pytest.fixture

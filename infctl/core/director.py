@@ -74,7 +74,7 @@ class Director:
         self.flights: dict[str, Flight] = {}
         self.drift = Drift()
         self._random = random
-        self._bytes_per_token: dict[str, float] = {}
+        self._sizes: dict[str, tuple[float, float]] = {}
         self._handlers = {
             ev.RequestArrived: self._arrived,
             ev.FirstByte: self._first_byte,
@@ -101,7 +101,8 @@ class Director:
 
     def bytes_per_token(self, model: str) -> float:
         """Learned from what engines report; 4 until they do."""
-        return self._bytes_per_token.get(model, _BYTES_PER_TOKEN)
+        sizes = self._sizes.get(model)
+        return sizes[0] / sizes[1] if sizes else _BYTES_PER_TOKEN
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -229,7 +230,7 @@ class Director:
     def _learn(self, flight: Flight, usage: ev.Usage) -> None:
         prompt, request = usage.prompt_tokens, flight.request
         if prompt and request.prompt_bytes and request.plain_text:
-            self._learn_ratio(request.model, request.prompt_bytes / prompt)
+            self._learn_ratio(request.model, request.prompt_bytes, prompt)
         if prompt and usage.cached_tokens is not None:
             self.drift.requests += 1
             self.drift.prompt_tokens += prompt
@@ -242,14 +243,17 @@ class Director:
             pool = self._pool(flight.slot)
             self.latency.decoded(flight.slot, pool, beside, took_ms / (tokens - 1))
 
-    def _learn_ratio(self, model: str, ratio: float) -> None:
-        known = self._bytes_per_token.get(model)
-        if known is None and len(self._bytes_per_token) >= _MODELS_MAX:
-            return
-        ratio = min(max(ratio, 0.5), 16.0)
-        self._bytes_per_token[model] = (
-            ratio if known is None else known * _RATIO_KEEP + ratio * (1 - _RATIO_KEEP)
-        )
+    def _learn_ratio(self, model: str, prompt_bytes: int, tokens: int) -> None:
+        """Decayed sums, so that a long prompt says more than a short one, whose template and
+        JSON weigh as much as its text."""
+        known = self._sizes.get(model)
+        if known is None:
+            if len(self._sizes) >= _MODELS_MAX:
+                return
+            known = (0.0, 0.0)
+        keep = _RATIO_KEEP
+        size, count = known[0] * keep + prompt_bytes, known[1] * keep + tokens
+        self._sizes[model] = (min(max(size, count * 0.5), count * 16.0), count)
 
     # --- endpoints ----------------------------------------------------------------------------
 

@@ -167,6 +167,14 @@ def test_bytes_a_token_are_learned_from_usage() -> None:
     assert made.bytes_per_token("m") == 1.0
 
 
+def test_a_long_prompt_says_more_about_tokens_than_a_short_one() -> None:
+    made = director(1)
+    for name, tokens, reported in (("short", 5, 40), ("long", 50_000, 200_000)):
+        arrive(made, request(name, tokens=tokens))
+        made.handle(ev.RequestFinished(name, True, ev.Usage(reported, 5, 0)), 2.0)
+    assert 0.99 < made.bytes_per_token("m") < 1.01
+
+
 def test_drift_compares_prediction_with_what_engines_report() -> None:
     made = director(1)
     arrive(made, request("a", tokens=1024))
