@@ -30,7 +30,7 @@ def free_ports(count: int) -> list[int]:
 
 async def received(sub: Any) -> tuple[int, list[dict[str, Any]]]:
     """Sequence number and events of the next batch."""
-    assert await sub.poll(2000)
+    assert await sub.poll(10_000)
     topic, number, payload = await sub.recv_multipart()
     assert topic == b""
     _, events, rank = msgspec.msgpack.decode(payload)
@@ -74,7 +74,7 @@ async def test_blocks_are_announced_and_replayed(start: Start) -> None:
         await dealer.send_multipart([b"", number.to_bytes(8, "big")])
         numbers = []
         while True:
-            assert await dealer.poll(2000)
+            assert await dealer.poll(10_000)
             frames = await dealer.recv_multipart()
             numbers.append(int.from_bytes(frames[2], "big", signed=True))
             if numbers[-1] == -1:

@@ -1,8 +1,8 @@
 """Mock engines for the router benchmark: several ports in one process, answers ready-made.
 
 As little work as possible, so that what is measured is the router.
-`GET /_mode?chunks=50&pace_ms=20` sets how completions are answered: chunks 0 is a JSON body, otherwise an SSE stream of so many
-events, in one burst or a chunk each `pace_ms`.
+`GET /_mode?chunks=50&pace_ms=20` sets how completions are answered: chunks 0 is a JSON body,
+otherwise an SSE stream of so many events, in one burst or a chunk each `pace_ms`.
 
     python tests/perf/mock_engine.py PORT COUNT
 """

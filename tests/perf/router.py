@@ -202,9 +202,8 @@ def main() -> None:
                 )
         names = [peer.name for peer in running]
         print(f"{'':<17}{'CPU per request, us':^{8 * len(names)}}{'ratio to best peer':>20}")
-        print(
-            f"{'scenario':<12}{'c':>5}{''.join(f'{n[:7]:>8}' for n in names)}    cpu   user   p50   p99"
-        )
+        columns = "".join(f"{n[:7]:>8}" for n in names)
+        print(f"{'scenario':<12}{'c':>5}{columns}    cpu   user   p50   p99")
         rows = []
         for scenario in SCENARIOS:
             if only and scenario.name not in only:
