@@ -89,7 +89,8 @@ class Fleet:
     router has open there; `pending` of those, the ones without a first byte; `pending_tokens`
     their uncached prompt tokens; `rtt_ms`; and what core.latency learns: `free_at_ms` (monotonic
     ms at which the prefill queue should be empty), prefill `ms_per_token` and `overhead_ms`,
-    decode `step_ms` and `step_ms_per_request`.
+    decode `step_ms` and `step_ms_per_request`, and
+    `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip).
     """
 
     COLUMNS = (
@@ -105,6 +106,7 @@ class Fleet:
         "overhead_ms",
         "step_ms",
         "step_ms_per_request",
+        "fixed_ms",
     )
 
     waiting: Column
@@ -119,6 +121,7 @@ class Fleet:
     overhead_ms: Column
     step_ms: Column
     step_ms_per_request: Column
+    fixed_ms: Column
 
     def __init__(self) -> None:
         self.version = 0

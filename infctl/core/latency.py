@@ -85,6 +85,7 @@ class Latency:
         if not prefill.samples:
             self._fleet.cells["ms_per_token"][slot] = _UNKNOWN_MS_PER_TOKEN
             self._fleet.cells["overhead_ms"][slot] = _UNKNOWN_OVERHEAD_MS
+            self._sum_up(slot)
 
     def dispatched(self, slot: int, uncached_tokens: float, now_ms: float) -> None:
         """A prompt joins the endpoint's prefill queue."""
@@ -131,6 +132,14 @@ class Latency:
             cells["step_ms"][slot], cells["step_ms_per_request"][slot] = self._decode[slot].fit(
                 shared_decode
             )
+
+        self._sum_up(slot)
+
+    def _sum_up(self, slot: int) -> None:
+        cells = self._fleet.cells
+        cells["fixed_ms"][slot] = (
+            cells["overhead_ms"][slot] + cells["step_ms"][slot] + cells["rtt_ms"][slot]
+        )
 
     def _spread(self, pool: str) -> None:
         for slot, endpoint in self._fleet:

@@ -184,17 +184,24 @@ class PrefixIndex:
         self._entries -= 1
 
     def _shrink(self, slot: int, ring: _Ring) -> None:
-        bit, order, touched = 1 << slot, ring.order, self._touched
+        if ring.bytes_held <= ring.bytes_max and self._entries <= self.blocks_max:
+            return
+        bit, order, touched, holders = 1 << slot, ring.order, self._touched, self._holders
         while order and (ring.bytes_held > ring.bytes_max or self._entries > self.blocks_max):
             block = order.popleft()
-            if not self._holders.get(block, 0) & bit:
+            held = holders.get(block, 0)
+            if not held & bit:
                 continue
-            seen = touched.get(block, 0)
-            if seen & bit:
+            if touched and (seen := touched.get(block, 0)) & bit:
                 _clear(touched, block, seen & ~bit)
                 order.append(block)
                 continue
-            self._drop(slot, ring, block)
+            if held == bit:
+                del holders[block]
+            else:
+                holders[block] = held & ~bit
+            ring.bytes_held -= SIZES[block & _GRADE_MASK]
+            self._entries -= 1
             self.evicted_total += 1
 
 

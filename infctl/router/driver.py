@@ -94,7 +94,7 @@ class Router:
 
     def _proxy(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
         try:
-            request, forwarded = self.intake.read(head, body, self._default_model())
+            request, forwarded = self.intake.read(head, body, self._default_model)
         except BadRequest as error:
             self.telemetry.refused[error.status] += 1
             self._refuse(connection, head, error.status, "invalid_request_error", error.message)

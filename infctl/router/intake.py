@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +14,7 @@ from infctl.core.request import Request
 from infctl.router.wire import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from infctl.router.wire import Head
 
@@ -36,6 +37,8 @@ POST_PATHS = frozenset(
 """What reaches an engine. Everything else is a 404: control endpoints must never be reachable,
 in whatever spelling, so a path is compared as it came and never decoded."""
 
+_SEEDS_MAX = 10_000
+
 _IMAGE_TOKENS = 1024
 """A stand-in for one image or audio part: real counts depend on the model's processor and size."""
 
@@ -50,7 +53,10 @@ class Intake:
     def __init__(self, owned_fields: Iterable[str], extra_paths: Iterable[str], seed: int) -> None:
         self.owned = tuple(sorted(set(owned_fields)))
         self.paths = POST_PATHS | {p.encode() for p in extra_paths}
-        self._decoder = msgspec.json.Decoder(_body_struct(self.owned))
+        self._decode_body = msgspec.json.Decoder(_body_struct(self.owned)).decode
+        self._owned_of = _values(self.owned)
+        self._none_owned = (msgspec.UNSET,) * len(self.owned)
+        self._seeds: dict[tuple[str, str | None], int] = {}
         self._ids = count(1)
         self._id_prefix = b"%016x" % (seed & 0xFFFFFFFFFFFFFFFF)
 
@@ -62,24 +68,24 @@ class Intake:
         return b"%s-%x" % (self._id_prefix, next(self._ids))
 
     def read(
-        self, head: Head, body: bytes | bytearray, default_model: str
+        self, head: Head, body: bytes | bytearray, default_model: Callable[[], str]
     ) -> tuple[Request, bytes | bytearray]:
         """The request and the body to forward, which is the client's own, untouched, unless a
         router-owned field had to be removed. Raises BadRequest."""
-        content_type = head.get(b"content-type") or b""
+        content_type = head.get(b"content-type")
         internal_id = f"r{next(self._ids)}"
-        if content_type.startswith(b"multipart/"):
-            return Request(id=internal_id, model=default_model, prompt_bytes=len(body)), body
+        if content_type is not None and content_type.startswith(b"multipart/"):
+            return Request(id=internal_id, model=default_model(), prompt_bytes=len(body)), body
         if head.get(b"content-encoding") not in (None, b"identity"):
             raise BadRequest(415, "compressed request bodies are not accepted")
         parsed = self._decode(body)
-        if any(getattr(parsed, name) is not msgspec.UNSET for name in self.owned):
+        if self._owned_of(parsed) != self._none_owned:
             body = self._strip(body)
         return self._reduce(parsed, internal_id, head, default_model), body
 
     def _decode(self, body: bytes | bytearray) -> Any:
         try:
-            return self._decoder.decode(body)
+            return self._decode_body(body)
         except msgspec.ValidationError as error:
             raise BadRequest(400, f"invalid request body: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -89,8 +95,10 @@ class Intake:
         fields = msgspec.json.decode(body)
         return msgspec.json.encode({k: v for k, v in fields.items() if k not in self.owned})
 
-    def _reduce(self, parsed: Any, internal_id: str, head: Head, default_model: str) -> Request:
-        model = parsed.model or default_model
+    def _reduce(
+        self, parsed: Any, internal_id: str, head: Head, default_model: Callable[[], str]
+    ) -> Request:
+        model = parsed.model or default_model()
         prompt = _prompt(parsed)
         request = Request(
             id=internal_id,
@@ -100,10 +108,28 @@ class Intake:
             stream=bool(parsed.stream),
         )
         if prompt:
-            seed = prefix_seed(model, parsed.cache_salt or "", *_template_parts(parsed))
-            request.blocks = block_hashes(prompt, seed)
+            request.blocks = block_hashes(prompt, self._seed(model, parsed))
             request.prompt_bytes, request.extra_tokens, request.plain_text = _measure(prompt)
         return request
+
+    def _seed(self, model: str, parsed: Any) -> int:
+        """Where the prompt's hash chain starts: model, salt, and what templates put before it."""
+        unset, salt = msgspec.UNSET, parsed.cache_salt
+        if parsed.tools is parsed.system is parsed.instructions is unset:
+            seed = self._seeds.get((model, salt))
+            if seed is None:
+                if len(self._seeds) > _SEEDS_MAX:
+                    self._seeds.clear()
+                seed = self._seeds[model, salt] = prefix_seed(model, salt or "", "", "", "")
+            return seed
+        return prefix_seed(model, salt or "", *_template_parts(parsed))
+
+
+def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """All attributes of an object at once, always as a tuple."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda item: tuple(getattr(item, name) for name in names)
 
 
 def _body_struct(owned: tuple[str, ...]) -> type[Any]:

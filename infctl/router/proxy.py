@@ -6,10 +6,9 @@ endpoint may take over. From then on bytes pass through as they came, chunked fr
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from infctl.core import events as ev
 from infctl.router.wire import answer, dechunk, error_body, request_head, response_head
@@ -288,49 +287,33 @@ class Exchange:
 def parse_usage(tail: bytes) -> ev.Usage | None:
     """Token counts from the last `usage` object of an answer's tail, None if there is none.
 
-    An unescaped `"usage":` cannot occur inside a JSON string, so it is a key. Chunk framing, which
-    may fall anywhere, is taken out first.
+    An unescaped `"usage":` cannot occur inside a JSON string, so it is a key. Chunk framing may
+    fall anywhere in it.
     """
-    tail = _FRAMING.sub(b"", tail)
-    at = tail.rfind(b'"usage":')
-    if at < 0:
+    found = _last_usage(tail) or _last_usage(_FRAMING.sub(b"", tail))
+    if not found:
         return None
-    start = tail.find(b"{", at)
-    end = _object_end(tail, start)
-    if start < 0 or end < 0:
-        return None
-    try:
-        usage = msgspec.json.decode(tail[start:end], type=_Usage)
-    except msgspec.DecodeError:
-        return None
-    details = usage.prompt_tokens_details or usage.input_tokens_details
+    details = found.get("prompt_tokens_details") or found.get("input_tokens_details")
     return ev.Usage(
-        prompt_tokens=usage.prompt_tokens or usage.input_tokens,
-        completion_tokens=usage.completion_tokens or usage.output_tokens,
-        cached_tokens=details.cached_tokens if details else None,
+        prompt_tokens=_count(found.get("prompt_tokens", found.get("input_tokens"))),
+        completion_tokens=_count(found.get("completion_tokens", found.get("output_tokens"))),
+        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
     )
 
 
-def _object_end(data: bytes, start: int) -> int:
-    depth = 0
-    for at in range(start, len(data)):
-        if data[at] == 0x7B:
-            depth += 1
-        elif data[at] == 0x7D:
-            depth -= 1
-            if not depth:
-                return at + 1
-    return -1
+def _last_usage(tail: bytes) -> dict[str, Any] | None:
+    at = tail.rfind(b'"usage":')
+    if at < 0:
+        return None
+    try:
+        found, _ = _decode(tail[at + 8 :].decode("latin-1").lstrip())
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 1 << 40 else None
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: _Details | None = None
+_decode = json.JSONDecoder().raw_decode

@@ -144,8 +144,10 @@ class Connection(asyncio.BufferedProtocol):
             self._head = head
             self._feed_chunked(head, data[end:])
         elif length is None or length == b"0":
+            head.parsed()
             self._deliver(head, b"", data[end:])
         else:
+            head.parsed()
             self._start_body(head, int(length), data[end:])
 
     def _start_body(self, head: Head, length: int, rest: bytes) -> None:
@@ -175,6 +177,7 @@ class Connection(asyncio.BufferedProtocol):
             head.feed(data)
         if head.complete:
             self._head, self._chunked = None, 0
+            head.parsed()
             self._deliver(head, b"".join(head.chunks), b"")
 
     def _deliver(self, head: Head, body: bytes | bytearray, rest: bytes) -> None:

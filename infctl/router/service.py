@@ -115,6 +115,8 @@ class Service:
             self._start_loops(router, server, discovery)
             gc.collect()
             gc.freeze()
+            # Requests make no cycles, so most young collections would find nothing.
+            gc.set_threshold(50_000, 20, 100)
             await self._stop.wait()
             await self._drain(router, server)
         finally:

@@ -89,12 +89,13 @@ class Log:
 
     def line(self, kind: str, fields: dict[str, Any]) -> None:
         """Note one event; when lines pile up beyond reason, the oldest are dropped."""
-        stamp = round(self._wall(), 3)
+        stamp = self._wall()
         if self._json:
-            text = msgspec.json.encode({"ts": stamp, "event": kind} | fields).decode()
+            row = {"ts": round(stamp, 3), "event": kind} | fields
+            text = msgspec.json.encode(row).decode()
         else:
-            pairs = " ".join(f"{k}={_plain(v)}" for k, v in fields.items() if v is not None)
-            text = f"{stamp:.3f} {kind} {pairs}"
+            pairs = [f"{k}={_plain(v)}" for k, v in fields.items() if v is not None]
+            text = f"{stamp:.3f} {kind} {' '.join(pairs)}"
         self._lines.append(text)
         if len(self._lines) > _LINES_MAX:
             del self._lines[: _LINES_MAX // 2]
@@ -112,9 +113,11 @@ class Log:
             self._lines.clear()
 
 
-def _plain(value: Any) -> str:
-    text = str(value)
-    return msgspec.json.encode(text).decode() if " " in text or '"' in text else text
+def _plain(value: Any) -> Any:
+    """As it is, but quoted where a log's reader could mistake it for more than one value."""
+    if type(value) is not str or (value.isascii() and value.isprintable() and " " not in value):
+        return value
+    return msgspec.json.encode(value).decode()
 
 
 class Telemetry:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from infctl.router.wire import HEAD_END, ChunkScanner, ResponseHead, dechunk, request_head
+from infctl.router.wire import HEAD_END, ResponseHead, dechunk, request_head
 
 if TYPE_CHECKING:
     from infctl.core.fleet import Endpoint
@@ -40,7 +40,7 @@ class Link(asyncio.Protocol):
     """One connection to one endpoint."""
 
     __slots__ = (
-        "_buffer", "_head", "_left", "_scanner", "idle", "pool", "receiver", "reused", "transport",
+        "_buffer", "_head", "_left", "idle", "pool", "receiver", "reused", "transport",
     )  # fmt: skip
 
     def __init__(self, pool: Pool) -> None:
@@ -51,7 +51,6 @@ class Link(asyncio.Protocol):
         self.idle = False
         self._buffer = b""
         self._head: ResponseHead | None = None
-        self._scanner: ChunkScanner | None = None
         self._left: int | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -96,8 +95,9 @@ class Link(asyncio.Protocol):
                 self._take_head(rest)
             return
         self._head = head
-        self._scanner = ChunkScanner() if head.chunked else None
-        self._left = None if head.chunked else head.length
+        self._left = 0 if head.status in (204, 304) else None if head.chunked else head.length
+        if not head.chunked:
+            head.parsed()
         receiver = self.receiver
         if receiver is None:
             return
@@ -109,12 +109,12 @@ class Link(asyncio.Protocol):
         receiver = self.receiver
         if receiver is None:
             return
-        if self._scanner is not None:
-            if self._scanner.scan(data) != len(data):
-                raise ValueError("bytes after the end of a response")
+        head = self._head
+        if head is not None and head.chunked and self._left is None:
             if data:
+                head.feed(data)
                 receiver.on_data(data)
-            if self._scanner.done:
+            if head.done:
                 self._complete()
             return
         if data:
@@ -128,7 +128,9 @@ class Link(asyncio.Protocol):
 
     def _complete(self) -> None:
         receiver, head = self.receiver, self._head
-        self.receiver = self._head = self._scanner = None
+        self.receiver = self._head = None
+        if head is not None:
+            head.parsed()
         if head is not None and head.keep_alive:
             self.pool.put_back(self)
         else:

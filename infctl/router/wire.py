@@ -44,30 +44,28 @@ class BadRequest(Exception):
 
 
 class Head:
-    """A parsed request head; also the parser's callbacks, so that nothing is copied twice."""
+    """A parsed request head; also the parser's callbacks, so that nothing is copied twice.
+
+    `headers` holds every header as it came, names in lower case; `fields` the first value of each.
+    """
 
     __slots__ = (
-        "_parser",
-        "_persistent",
-        "chunks",
-        "complete",
-        "headers",
-        "method",
-        "pipelined",
-        "url",
-        "version",
-    )
+        "_parser", "_persistent", "chunks", "complete", "fields", "headers", "hosts", "method",
+        "pipelined", "url", "version",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
+        self.fields: dict[bytes, bytes] = {}
+        self.hosts = 0
         self.chunks: list[bytes] = []
         self.complete = False
         self.pipelined = False
         self.method = b""
         self.version = "1.1"
         self._persistent = False
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
 
     # What follows a chunked body's end is another message: it must not leak into this one.
 
@@ -78,12 +76,17 @@ class Head:
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.complete:
-            self.headers.append((name.lower(), value))
+        if self.complete:
+            return
+        name = name.lower()
+        self.headers.append((name, value))
+        if name == b"host":
+            self.hosts += 1
+        self.fields.setdefault(name, value)
 
     def on_headers_complete(self) -> None:
         # Only here: once the message is complete, the parser has forgotten its Connection header.
-        if not self.complete:
+        if not self.complete and self._parser is not None:
             self._persistent = bool(self._parser.should_keep_alive())
 
     def on_body(self, data: bytes) -> None:
@@ -95,6 +98,8 @@ class Head:
 
     def feed(self, data: bytes | memoryview) -> None:
         """Feed the head, or the chunked body behind it. Raises BadRequest."""
+        if self._parser is None:
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -105,6 +110,10 @@ class Head:
             self.method = self._parser.get_method()
             self.version = self._parser.get_http_version()
 
+    def parsed(self) -> None:
+        """Nothing more is to be fed: let go of the parser, which refers back to this object."""
+        self._parser = None
+
     @property
     def keep_alive(self) -> bool:
         """Whether the connection can take another request."""
@@ -112,10 +121,7 @@ class Head:
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of a header (name in lower case)."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        return self.fields.get(name)
 
 
 def parse_head(data: bytes | memoryview) -> Head:
@@ -124,8 +130,7 @@ def parse_head(data: bytes | memoryview) -> Head:
     head.feed(data)
     if head.version not in ("1.1", "1.0"):
         raise BadRequest(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
-    hosts = sum(1 for name, _ in head.headers if name == b"host")
-    if hosts > 1 or (hosts == 0 and head.version == "1.1"):
+    if head.hosts > 1 or (head.hosts == 0 and head.version == "1.1"):
         raise BadRequest(400, "a request needs exactly one Host header")
     return head
 
@@ -149,44 +154,65 @@ def request_head(
 
 
 class ResponseHead:
-    """A parsed response head of an endpoint."""
+    """A parsed response head of an endpoint, and the end of the body behind it.
 
-    __slots__ = ("_parser", "chunked", "headers", "keep_alive", "length", "status")
+    The parser also follows chunked framing (without a callback per chunk), so that the bytes can
+    be passed on as they came and the end still be seen.
+    """
+
+    __slots__ = (
+        "_parser", "chunked", "done", "headers", "is_stream", "keep_alive", "length", "overrun",
+        "status",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
         self.length: int | None = None
         self.chunked = False
+        self.is_stream = False
         self.status = 0
         self.keep_alive = True
-        self._parser = httptools.HttpResponseParser(self)
+        self.done = False
+        self.overrun = False
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+
+    def on_message_begin(self) -> None:
+        self.overrun = self.done
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.done:
+            return
         name = name.lower()
         self.headers.append((name, value))
         if name == b"content-length":
             self.length = int(value)
         elif name == b"transfer-encoding":
             self.chunked = True
+        elif name == b"content-type":
+            self.is_stream = value.startswith(b"text/event-stream")
 
     def on_headers_complete(self) -> None:
-        self.keep_alive = bool(self._parser.should_keep_alive())
+        if self._parser is not None and not self.done:
+            self.keep_alive = bool(self._parser.should_keep_alive())
+            self.status = self._parser.get_status_code()
+
+    def on_message_complete(self) -> None:
+        self.done = True
 
     def feed(self, data: bytes) -> None:
-        """Parse a whole head. Raises ValueError on anything malformed."""
+        """Parse the head, or follow a chunked body. Raises ValueError on anything malformed."""
+        if self._parser is None:
+            raise ValueError("bytes after the end of a response")
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise ValueError(f"malformed HTTP response: {error}") from None
-        self.status = self._parser.get_status_code()
-        if self.status in (204, 304):
-            self.length = 0
+        if self.overrun:
+            raise ValueError("bytes after the end of a response")
 
-    @property
-    def is_stream(self) -> bool:
-        """Whether the body is server-sent events."""
-        return any(n == b"content-type" and v.startswith(b"text/event-stream")
-                   for n, v in self.headers)  # fmt: skip
+    def parsed(self) -> None:
+        """Nothing more is to be fed: let go of the parser, which refers back to this object."""
+        self._parser = None
 
 
 def response_head(
@@ -240,63 +266,6 @@ def error_body(status: int, kind: str, message: str) -> bytes:
     """The OpenAI-style error object clients of the engines know."""
     error = {"message": message, "type": kind, "param": None, "code": status}
     return msgspec.json.encode({"error": error})
-
-
-class ChunkScanner:
-    """Follows chunked framing without copying, to know where a passed-through body ends.
-
-    Keeps a chunk-size line that was split over reads; sizes over 2^40 and lines over 4 kB are
-    refused.
-    """
-
-    __slots__ = ("_line", "_skip", "_trailer", "done")
-
-    _LINE_MAX = 4096
-
-    def __init__(self) -> None:
-        self._skip = 0
-        self._line = b""
-        self._trailer = False
-        self.done = False
-
-    def scan(self, data: bytes) -> int:
-        """Follow `data`; the bytes of it that belong to this body (all, unless it ended).
-
-        Raises ValueError on broken framing.
-        """
-        at, size = 0, len(data)
-        while at < size and not self.done:
-            if self._skip:
-                step = min(self._skip, size - at)
-                self._skip -= step
-                at += step
-                continue
-            end = data.find(b"\n", at)
-            if end < 0:
-                self._line += data[at:]
-                if len(self._line) > self._LINE_MAX:
-                    raise ValueError("a chunk's size line is too long")
-                return size
-            line = self._line + data[at : end + 1]
-            self._line = b""
-            at = end + 1
-            self._take(line)
-        return at
-
-    def _take(self, line: bytes) -> None:
-        if not line.endswith(b"\r\n"):
-            raise ValueError("a chunk's size line does not end in CRLF")
-        if self._trailer:
-            self.done = line == b"\r\n"
-            return
-        digits = line.partition(b";")[0].strip()
-        if not digits or len(digits) > 10 or not digits.isalnum():
-            raise ValueError("a chunk's size is not a number")
-        length = int(digits, 16)
-        if length:
-            self._skip = length + 2
-        else:
-            self._trailer = True
 
 
 def dechunk(data: bytes) -> bytes:

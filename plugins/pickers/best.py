@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
-import numpy as np
 
 from infctl.plugin import Column, Fleet
 
@@ -20,5 +19,5 @@ class Best(msgspec.Struct, frozen=True):
 
     def pick(self, scores: Column, fleet: Fleet, random: Random) -> int:
         first = int(scores.argmax())
-        ties = np.flatnonzero(scores == scores[first])
+        ties = (scores == scores[first]).nonzero()[0]
         return first if len(ties) == 1 else int(ties[random.randrange(len(ties))])

@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 import msgspec
+import numpy as np
 
 from infctl.plugin import Column, Fleet, Request
 
@@ -26,8 +27,10 @@ class PredictedTtft(msgspec.Struct, frozen=True):
             raise ValueError("stall_weight must not be negative")
 
     def score(self, request: Request, fleet: Fleet, cached: Column) -> Column:
-        queue_ms = (fleet.free_at_ms - fleet.now_ms).clip(0.0)
-        own_ms = (request.prompt_tokens - cached).clip(0.0) * fleet.ms_per_token
-        stall_ms = own_ms * fleet.inflight * self.stall_weight
-        step_ms = fleet.step_ms + fleet.step_ms_per_request * fleet.inflight
-        return -(queue_ms + own_ms + stall_ms + step_ms + fleet.overhead_ms + fleet.rtt_ms)
+        cost = np.maximum(fleet.free_at_ms - fleet.now_ms, 0.0)
+        own_ms = np.maximum(request.prompt_tokens - cached, 0.0) * fleet.ms_per_token
+        cost += own_ms
+        # Both what this prefill stalls and what the step it joins takes grow with the batch.
+        cost += (own_ms * self.stall_weight + fleet.step_ms_per_request) * fleet.inflight
+        cost += fleet.fixed_ms
+        return -cost

@@ -13,27 +13,37 @@ SHARED = 0.5
 """Share of each prompt that other prompts start with too."""
 
 
-def requests(count: int, prompt_bytes: int, stream: bool, chunks: int) -> list[bytes]:
-    """Complete requests: a shared first half out of eight, then text of their own."""
+@dataclass(frozen=True)
+class Pool:
+    """Requests without end, no two alike: a first half out of eight that others share, a number,
+    and a second half that is therefore new to every prefix cache."""
+
+    heads: tuple[bytes, ...]
+    tail: bytes
+
+    def take(self, number: int) -> bytes:
+        """The request with this number."""
+        return b"%s%010d%s" % (self.heads[number % len(self.heads)], number, self.tail)
+
+
+def pool(prompt_bytes: int, chunks: int) -> Pool:
+    """Completion requests of this size; `chunks` above 0 asks for a stream."""
     dice = random.Random(7)
     letters = "abcdefghijklmnopqrstuvwxyz      "
-    heads = ["".join(dice.choices(letters, k=int(prompt_bytes * SHARED))) for _ in range(8)]
-    made = []
-    for _ in range(count):
-        tail = "".join(dice.choices(letters, k=prompt_bytes - int(prompt_bytes * SHARED)))
-        body = {
-            "model": "mock",
-            "prompt": dice.choice(heads) + tail,
-            "max_tokens": chunks or 16,
-            "stream": stream,
-        }
-        data = json.dumps(body).encode()
+    shared = int(prompt_bytes * SHARED)
+    rest = {"max_tokens": chunks or 16, "stream": chunks > 0}
+    own = "".join(dice.choices(letters, k=prompt_bytes - shared - 10))
+    tail = f'{own}",{json.dumps(rest)[1:]}'.encode()
+    heads = []
+    for _ in range(8):
+        start = '{"model":"mock","prompt":"' + "".join(dice.choices(letters, k=shared))
         head = (
             "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: perf\r\n"
-            f"Content-Type: application/json\r\nAccept: */*\r\nContent-Length: {len(data)}\r\n\r\n"
+            "Content-Type: application/json\r\nAccept: */*\r\n"
+            f"Content-Length: {len(start) + 10 + len(tail)}\r\n\r\n"
         )
-        made.append(head.encode() + data)
-    return made
+        heads.append((head + start).encode())
+    return Pool(tuple(heads), tail)
 
 
 @dataclass
@@ -101,16 +111,16 @@ class Worker(asyncio.Protocol):
             self.done.set_result(None)
 
 
-async def run(port: int, pool: list[bytes], total: int, concurrency: int) -> Tally:
-    """Send `total` requests out of `pool` over `concurrency` connections."""
-    tally, left = Tally(), total
+async def run(port: int, pool: Pool, first: int, total: int, concurrency: int) -> Tally:
+    """Send `total` requests, numbered from `first` on, over `concurrency` connections."""
+    tally, sent = Tally(), 0
 
     def take() -> bytes | None:
-        nonlocal left
-        if left <= 0:
+        nonlocal sent
+        if sent >= total:
             return None
-        left -= 1
-        return pool[left % len(pool)]
+        sent += 1
+        return pool.take(first + sent)
 
     loop = asyncio.get_running_loop()
     started = time.perf_counter()

@@ -11,6 +11,7 @@ Ratios are infctl over the best peer in the same round; the table shows their me
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -26,6 +27,7 @@ import uvloop
 ENGINES = 8
 ENGINE_PORT = 18100
 ROUTER_PORT = 18200
+NUMBERS = itertools.count(1)
 CACHE = Path.home() / ".cache" / "infctl" / "perf-peers"
 
 
@@ -76,11 +78,9 @@ def mode(scenario: Scenario) -> None:
 
 def measure(peer: peers.Peer, scenario: Scenario, concurrency: int, total: int) -> Sample:
     """Send requests through one router; raises unless every answer was a 200."""
-    pool = load.requests(
-        min(total, 512), scenario.prompt_bytes, scenario.chunks > 0, scenario.chunks
-    )
+    pool = load.pool(scenario.prompt_bytes, scenario.chunks)
     user, system = peer.cpu_s()
-    tally = uvloop.run(load.run(peer.port, pool, total, concurrency))
+    tally = uvloop.run(load.run(peer.port, pool, next(NUMBERS) * total, total, concurrency))
     after_user, after_system = peer.cpu_s()
     if tally.failures:
         raise RuntimeError(f"{peer.name}: {tally.failures} of {total} requests failed")
@@ -95,10 +95,8 @@ def measure(peer: peers.Peer, scenario: Scenario, concurrency: int, total: int) 
 
 def direct(scenario: Scenario, concurrency: int, total: int) -> tuple[float, float]:
     """p50 and p99 in ms straight to an engine: what a router's latency is added to."""
-    pool = load.requests(
-        min(total, 512), scenario.prompt_bytes, scenario.chunks > 0, scenario.chunks
-    )
-    tally = uvloop.run(load.run(ENGINE_PORT, pool, total, concurrency))
+    pool = load.pool(scenario.prompt_bytes, scenario.chunks)
+    tally = uvloop.run(load.run(ENGINE_PORT, pool, 0, total, concurrency))
     ordered = sorted(tally.latencies)
     return ordered[len(ordered) // 2] * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3
 

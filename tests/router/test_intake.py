@@ -17,7 +17,7 @@ def read(body: Any, *headers: str) -> Request:
     lines = "".join(f"{h}\r\n" for h in headers)
     head = parse_head(f"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\n{lines}\r\n".encode())
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return INTAKE.read(head, data, "default")[0]
+    return INTAKE.read(head, data, lambda: "default")[0]
 
 
 def chat(*contents: Any, **more: Any) -> dict[str, Any]:

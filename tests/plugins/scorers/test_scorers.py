@@ -96,10 +96,8 @@ def test_predicted_ttft_adds_up_in_ms() -> None:
         made.cells["free_at_ms"][slot] = free_at
         made.cells["ms_per_token"][slot] = per_token
         made.cells["inflight"][slot] = inflight
-        made.cells["rtt_ms"][slot] = rtt
-        made.cells["overhead_ms"][slot] = 50
-        made.cells["step_ms"][slot] = 10
         made.cells["step_ms_per_request"][slot] = 2
+        made.cells["fixed_ms"][slot] = 60 + rtt
     request = Request(id="r", model="m", prompt_tokens=1000.0)
     expected = [-(0 + 100 + 10 + 50), -(500 + 50 + 20 + 18 + 50), -(0 + 0 + 10 + 50 + 7)]
     assert score("predicted-ttft", made, request, [0, 500, 2000]) == [float(x) for x in expected]
