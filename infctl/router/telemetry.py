@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections import Counter, deque
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
@@ -78,6 +79,39 @@ class EndpointStats:
         return {"p50": percentile(ordered, 0.5), "p99": percentile(ordered, 0.99)}
 
 
+class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What the log says of one request; None where it does not apply."""
+
+    id: str
+    path: str
+    model: str
+    status: int
+    endpoint: str | None = None
+    attempt: int | None = None
+    duration_ms: float = 0.0
+    ttft_ms: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    expected_cached_tokens: int | None = None
+    output_tokens: int | None = None
+
+    def text(self) -> str:
+        """Fields as `name=value`; only the model's name comes from outside."""
+        line = (
+            f"id={self.id} path={self.path} model={_plain(self.model)} status={self.status} "
+            f"endpoint={self.endpoint} attempt={self.attempt} duration_ms={self.duration_ms}"
+        )
+        if self.ttft_ms is not None:
+            line += f" ttft_ms={self.ttft_ms}"
+        if self.prompt_tokens is not None:
+            line += (
+                f" prompt_tokens={self.prompt_tokens} cached_tokens={self.cached_tokens} "
+                f"expected_cached_tokens={self.expected_cached_tokens} "
+                f"output_tokens={self.output_tokens}"
+            )
+        return line
+
+
 class Log:
     """One line per event, as text or JSON, buffered between flushes."""
 
@@ -86,31 +120,46 @@ class Log:
         self._out = out
         self._wall = wall
         self._lines: list[str] = []
+        self._dropped = 0
 
-    def line(self, kind: str, fields: dict[str, Any]) -> None:
-        """Note one event; when lines pile up beyond reason, the oldest are dropped."""
+    def request(self, line: RequestLine) -> None:
+        """Note one request."""
+        stamp = self._wall()
+        if self._json:
+            fields = msgspec.json.encode(line)[1:].decode()
+            self._keep(f'{{"ts":{stamp:.3f},"event":"request",{fields}')
+        else:
+            self._keep(f"{stamp:.3f} request {line.text()}")
+
+    def event(self, kind: str, fields: dict[str, Any]) -> None:
+        """Note one event."""
         stamp = self._wall()
         if self._json:
             row = {"ts": round(stamp, 3), "event": kind} | fields
-            text = msgspec.json.encode(row).decode()
+            self._keep(msgspec.json.encode(row).decode())
         else:
             pairs = [f"{k}={_plain(v)}" for k, v in fields.items() if v is not None]
-            text = f"{stamp:.3f} {kind} {' '.join(pairs)}"
-        self._lines.append(text)
-        if len(self._lines) > _LINES_MAX:
-            del self._lines[: _LINES_MAX // 2]
+            self._keep(f"{stamp:.3f} {kind} {' '.join(pairs)}")
+
+    def _keep(self, line: str) -> None:
+        if len(self._lines) < _LINES_MAX:
+            self._lines.append(line)
+        else:
+            self._dropped += 1
 
     def flush(self) -> None:
         """Write what has gathered. A full disk or closed pipe must not stop the router."""
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            self._lines.pop()
+            self.event("log_overflow", {"lines_dropped": dropped + 1})
         if not self._lines:
             return
         text = "\n".join(self._lines) + "\n"
         self._lines.clear()
-        try:
+        with suppress(OSError, ValueError):
             self._out.write(text)
             self._out.flush()
-        except (OSError, ValueError):
-            self._lines.clear()
 
 
 def _plain(value: Any) -> Any:
@@ -142,7 +191,7 @@ class Telemetry:
     def log(self, kind: str, **fields: Any) -> None:
         """Log an event other than a request."""
         if self._log is not None:
-            self._log.line(kind, fields)
+            self._log.event(kind, fields)
 
     def flush(self) -> None:
         """Write buffered log lines."""
@@ -178,7 +227,7 @@ class Telemetry:
         else:
             self._count(exchange, duration)
         if self._log is not None:
-            self._log.line("request", _request_fields(exchange, duration))
+            self._log.request(_request_line(exchange, duration))
 
     def _count(self, exchange: Exchange, duration: float) -> None:
         if exchange.endpoint is None:
@@ -222,23 +271,23 @@ class Telemetry:
         return render(self, director)
 
 
-def _request_fields(exchange: Exchange, duration: float) -> dict[str, Any]:
+def _request_line(exchange: Exchange, duration: float) -> RequestLine:
     usage = exchange.usage
     ttft = exchange.first_byte - exchange.arrived if exchange.first_byte else None
-    return {
-        "id": exchange.request_id.decode("latin-1"),
-        "path": exchange.head.url.partition(b"?")[0].decode("latin-1"),
-        "model": exchange.request.model,
-        "status": exchange.status,
-        "endpoint": exchange.endpoint.id if exchange.endpoint else None,
-        "attempt": exchange.attempt or None,
-        "duration_ms": round(duration * 1000, 1),
-        "ttft_ms": round(ttft * 1000, 1) if ttft is not None else None,
-        "prompt_tokens": usage.prompt_tokens if usage else None,
-        "cached_tokens": usage.cached_tokens if usage else None,
-        "expected_cached_tokens": exchange.expected_cached,
-        "output_tokens": usage.completion_tokens if usage else None,
-    }
+    return RequestLine(
+        id=exchange.request_id.decode("latin-1"),
+        path=exchange.head.url.partition(b"?")[0].decode("latin-1"),
+        model=exchange.request.model,
+        status=exchange.status,
+        endpoint=exchange.endpoint.id if exchange.endpoint else None,
+        attempt=exchange.attempt or None,
+        duration_ms=round(duration * 1000, 1),
+        ttft_ms=round(ttft * 1000, 1) if ttft is not None else None,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+        expected_cached_tokens=exchange.expected_cached if usage else None,
+        output_tokens=usage.completion_tokens if usage else None,
+    )
 
 
 def total(endpoints: Iterable[EndpointStats], limit: int = 1024) -> EndpointStats:
