@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _BYTES_PER_TOKEN = 4.0
 _KV_UNKNOWN_TOKENS = 400_000
-_RATIO_KEEP = 0.95
+_OUTPUT_TOKENS = 256.0
+_KEEP = 0.95
 _MODELS_MAX = 10_000
 
 
@@ -75,6 +76,7 @@ class Director:
         self.drift = Drift()
         self._random = random
         self._sizes: dict[str, tuple[float, float]] = {}
+        self._outputs: dict[str, float] = {}
         self._handlers = {
             ev.RequestArrived: self._arrived,
             ev.FirstByte: self._first_byte,
@@ -113,6 +115,8 @@ class Director:
         """Fill in the prompt's tokens; return the tokens expected to hit at each slot."""
         ratio = self.bytes_per_token(request.model)
         request.prompt_tokens = request.prompt_bytes / ratio + request.extra_tokens
+        usual = self._outputs.get(request.model, _OUTPUT_TOKENS)
+        request.output_tokens = min(usual, request.max_tokens) if request.max_tokens else usual
         matched = self.index.match(request.blocks, len(self.fleet))
         matched /= ratio
         return matched
@@ -237,6 +241,10 @@ class Director:
             self.drift.predicted_tokens += min(flight.cached, prompt)
             self.drift.actual_tokens += usage.cached_tokens
         tokens = usage.completion_tokens or 0
+        usual = self._outputs.get(request.model)
+        if usual is not None or len(self._outputs) < _MODELS_MAX:
+            usual = tokens if usual is None else usual
+            self._outputs[request.model] = usual * _KEEP + tokens * (1 - _KEEP)
         if tokens > 1 and flight.first_byte_ms and self._current(flight):
             took_ms = self.fleet.now_ms - flight.first_byte_ms
             beside = self.fleet.cells["inflight"][flight.slot] + 1.0
@@ -251,7 +259,7 @@ class Director:
             if len(self._sizes) >= _MODELS_MAX:
                 return
             known = (0.0, 0.0)
-        keep = _RATIO_KEEP
+        keep = _KEEP
         size, count = known[0] * keep + prompt_bytes, known[1] * keep + tokens
         self._sizes[model] = (min(max(size, count * 0.5), count * 16.0), count)
 

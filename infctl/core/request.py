@@ -22,8 +22,9 @@ class Request(msgspec.Struct, gc=False):
     is not text (image and audio parts); only `plain_text` prompts teach how many bytes a token
     takes. A request that does not `stream` never shows when its prefill ended. `blocks` are the
     prompt's chained hashes (core.prefix), empty without a prompt. `prompt_tokens` is filled in by
-    the Director, which knows how many bytes a token of this model takes. `max_tokens` 0: the
-    client set none.
+    the Director, which knows how many bytes a token of this model takes, and so is
+    `output_tokens`, what answers of this model usually take, at most `max_tokens`. `max_tokens`
+    0: the client set none.
     """
 
     id: str
@@ -37,3 +38,4 @@ class Request(msgspec.Struct, gc=False):
     plain_text: bool = True
     role: Role = Role.UNIFIED
     prompt_tokens: float = 0.0
+    output_tokens: float = 0.0

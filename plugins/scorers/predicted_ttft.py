@@ -9,28 +9,29 @@ from infctl.plugin import Column, Fleet, Request
 
 
 class PredictedTtft(msgspec.Struct, frozen=True):
-    """Cost in ms: prefill queue ahead + own uncached tokens at the endpoint's learned rate +
-    one decode step beside what runs there + round trip, and `stall_weight` of the time this
-    prefill keeps every request in flight there from its next token.
+    """Cost in ms: time to first token, and a share of what the request costs what runs there.
 
-    The weight was chosen on a simulation of the Mooncake conversation trace: without that term
-    the busiest endpoint's decode steps grow (TPOT p90 twice as long), from 0.05 to 0.2 it hardly
-    matters (docs/results.md).
+    To first token: prefill queue ahead + own uncached tokens at the endpoint's learned rate + a
+    decode step + round trip. Others: own prefill stalls each of them, and every step of theirs
+    and of this request's own answer takes longer in a larger batch. They count `others_weight`
+    (chosen on a simulation of the Mooncake conversation trace, where 0.05 to 0.2 are alike;
+    at 0 a cached system prompt outweighs any number of running requests).
     """
 
-    stall_weight: float = 0.1
+    others_weight: float = 0.1
 
     unit: ClassVar[Literal["share", "ms"]] = "ms"
 
     def __post_init__(self) -> None:
-        if self.stall_weight < 0:
-            raise ValueError("stall_weight must not be negative")
+        if self.others_weight < 0:
+            raise ValueError("others_weight must not be negative")
 
     def score(self, request: Request, fleet: Fleet, cached: Column) -> Column:
-        cost = np.maximum(fleet.free_at_ms - fleet.now_ms, 0.0)
+        weight = self.others_weight
         own_ms = np.maximum(request.prompt_tokens - cached, 0.0) * fleet.ms_per_token
+        cost = np.maximum(fleet.free_at_ms - fleet.now_ms, 0.0)
         cost += own_ms
-        # Both what this prefill stalls and what the step it joins takes grow with the batch.
-        cost += (own_ms * self.stall_weight + fleet.step_ms_per_request) * fleet.inflight
+        steps = 1.0 + 2.0 * weight * request.output_tokens
+        cost += (own_ms * weight + fleet.step_ms_per_request * steps) * fleet.inflight
         cost += fleet.fixed_ms
         return -cost

@@ -80,6 +80,25 @@ def test_a_burst_spreads_before_any_metric_moves() -> None:
     assert max(slots.values()) / (200 / 8) <= 1.3
 
 
+def test_a_shared_system_prompt_does_not_draw_every_request_to_whoever_saw_it_first() -> None:
+    made, dice = director(8), random.Random(3)
+    shared = dice.randbytes(10_000)
+    slots: Counter[int] = Counter()
+    for n in range(100):
+        text = shared + dice.randbytes(2_000)
+        now = 1.0 + n * 0.1
+        item = Request(
+            id=f"r{n}", model="m", prompt_bytes=len(text), stream=True,
+            blocks=block_hashes(text, SEED), max_tokens=300,
+        )  # fmt: skip
+        slots[arrive(made, item, now).slot] += 1
+        made.handle(ev.FirstByte(f"r{n}"), now + 0.09)
+        if n >= 50:
+            made.handle(ev.RequestFinished(f"r{n - 50}", True, ev.Usage(3000, 300, 2500)), now)
+    assert len(slots) == 8
+    assert max(slots.values()) <= 2.5 * 100 / 8
+
+
 def test_load_is_tokens_not_requests() -> None:
     made = director(2)
     long = arrive(made, request("long", tokens=100_000)).slot

@@ -63,7 +63,7 @@ def test_an_endpoint_slower_than_its_pool_is_seen() -> None:
         slot, tokens = n % 4, 1000 + 97 * n % 9000
         slope = 0.1 if slot == 3 else 0.05
         latency.first_byte(slot, "p", tokens, n * 1e5, n * 1e5 + 100 + tokens * slope)
-    assert fleet.ms_per_token[3] > 1.5 * fleet.ms_per_token[0]
+    assert fleet.ms_per_token[3] > 1.4 * fleet.ms_per_token[0]
 
 
 def test_prompts_queue_one_after_another() -> None:

@@ -98,8 +98,8 @@ def test_predicted_ttft_adds_up_in_ms() -> None:
         made.cells["inflight"][slot] = inflight
         made.cells["step_ms_per_request"][slot] = 2
         made.cells["fixed_ms"][slot] = 60 + rtt
-    request = Request(id="r", model="m", prompt_tokens=1000.0)
-    expected = [-(0 + 100 + 10 + 50), -(500 + 50 + 20 + 18 + 50), -(0 + 0 + 10 + 50 + 7)]
+    request = Request(id="r", model="m", prompt_tokens=1000.0, output_tokens=20.0)
+    expected = [-(0 + 100 + 60), -(500 + 50 + 4 * (5 + 2 * 5) + 60), -(0 + 0 + 60 + 7)]
     assert score("predicted-ttft", made, request, [0, 500, 2000]) == [float(x) for x in expected]
 
 
