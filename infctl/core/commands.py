@@ -20,11 +20,10 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True
 
 
 class Reject(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
-    """Answer the client with an error: OpenAI-style `type` and `message`."""
+    """Answer the client with an error."""
 
     request_id: str
     status: int
-    type: str
     message: str
     retry_after_s: int | None = None
 

@@ -158,11 +158,9 @@ class Director:
     def _refuse(self, request: Request) -> Reject:
         known = any(request.model in e.models for _, e in self.fleet)
         if known or not len(self.fleet):
-            return Reject(
-                request.id, 503, "service_unavailable", "no endpoint is ready to serve this", 1
-            )
+            return Reject(request.id, 503, "no endpoint is ready to serve this", 1)
         message = f"The model `{request.model}` does not exist."
-        return Reject(request.id, 404, "NotFoundError", message)
+        return Reject(request.id, 404, message)
 
     def _first_byte(self, event: ev.FirstByte) -> list[Command]:
         flight = self.flights.get(event.request_id)
@@ -205,7 +203,7 @@ class Director:
             return []
         if flight.attempt >= self.settings.attempts_max:
             message = f"{flight.attempt} endpoints failed; the last one: {event.reason}"
-            return [Reject(request.id, 502, "bad_gateway", message)]
+            return [Reject(request.id, 502, message)]
         return [self._dispatch(request, flight.attempt + 1, tried)]
 
     def _release(self, request_id: str) -> Flight | None:

@@ -32,6 +32,9 @@ class Admin:
     def on_refused(self, status: int) -> None:
         """Malformed requests on the admin socket are answered, not counted."""
 
+    def on_bug(self, error: Exception) -> None:
+        self._router.telemetry.bug("admin request", error)
+
     def on_request(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
         status, data = self._answer(head.method.decode(), head.url.decode("latin-1"))
         payload = data if isinstance(data, bytes) else msgspec.json.encode(data)
@@ -49,7 +52,7 @@ class Admin:
                 return self._act(name, action)
             case _:
                 message = f"the admin API has no {method} {target}"
-                return 404, error_body(404, "NotFoundError", message)
+                return 404, error_body(404, message)
 
     def _fleet(self) -> dict[str, Any]:
         rows = [self._row(slot, endpoint) for slot, endpoint in self._router.director.fleet]
@@ -83,7 +86,7 @@ class Admin:
         slot = self._router.director.fleet.slot_of(name)
         endpoint = None if slot is None else self._router.director.fleet.slots[slot]
         if slot is None or endpoint is None:
-            return 404, error_body(404, "NotFoundError", f"there is no endpoint {name!r}")
+            return 404, error_body(404, f"there is no endpoint {name!r}")
         return 200, self._row(slot, endpoint)
 
     def _act(self, name: str, action: str) -> tuple[int, Any]:

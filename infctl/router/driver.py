@@ -57,8 +57,15 @@ class Router:
     # --- events and commands ----------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
-        """Tell the Director and do what it asks."""
-        for command in self.director.handle(event, self.now()):
+        """Tell the Director and do what it asks. A policy that raises costs its request, told by
+        a 500 and a log line, and nothing else."""
+        try:
+            commands = self.director.handle(event, self.now())
+        except Exception as error:
+            self.telemetry.bug("policy", error)
+            request_id = _request_id(event)
+            commands = [Reject(request_id, 500, "the routing policy failed")] if request_id else []
+        for command in commands:
             self._perform(command)
 
     def _perform(self, command: Command) -> None:
@@ -86,9 +93,9 @@ class Router:
             self._answer_own(connection, head, path)
         elif path not in self.intake.paths:
             self.telemetry.unknown_paths += 1
-            self._refuse(connection, head, 404, "NotFoundError", "there is nothing at this path")
+            self._refuse(connection, head, 404, "there is nothing at this path")
         elif head.method != b"POST":
-            self._refuse(connection, head, 405, "invalid_request_error", "use POST")
+            self._refuse(connection, head, 405, "use POST")
         else:
             self._proxy(connection, head, body)
 
@@ -97,7 +104,7 @@ class Router:
             request, forwarded = self.intake.read(head, body, self._default_model)
         except BadRequest as error:
             self.telemetry.refused[error.status] += 1
-            self._refuse(connection, head, error.status, "invalid_request_error", error.message)
+            self._refuse(connection, head, error.status, error.message)
             return
         request_id = self.intake.request_id(head)
         exchange = Exchange(self, connection, head, forwarded, request, request_id)
@@ -108,11 +115,17 @@ class Router:
     def on_refused(self, status: int) -> None:
         self.telemetry.refused[status] += 1
 
-    def _refuse(
-        self, connection: Connection, head: Head, status: int, kind: str, message: str
-    ) -> None:
-        body = error_body(status, kind, message)
-        connection.respond(head, answer(status, body, close=not head.keep_alive))
+    def on_bug(self, error: Exception) -> None:
+        self.telemetry.bug("request", error)
+
+    def _refuse(self, connection: Connection, head: Head, status: int, message: str) -> None:
+        data = answer(
+            status,
+            error_body(status, message),
+            request_id=self.intake.request_id(head),
+            close=not head.keep_alive,
+        )
+        connection.respond(head, data)
 
     def _default_model(self) -> str:
         """What a request without a model means: the only model there is, if there is one."""
@@ -136,7 +149,7 @@ class Router:
 
     def _answer_own(self, connection: Connection, head: Head, path: bytes) -> None:
         if head.method not in (b"GET", b"HEAD"):
-            self._refuse(connection, head, 405, "invalid_request_error", "use GET")
+            self._refuse(connection, head, 405, "use GET")
             return
         status, body, content_type = self.own_page(path)
         data = answer(
@@ -152,11 +165,11 @@ class Router:
         """Status, body and content type of a page the router answers itself."""
         if path == b"/metrics":
             if self._own_metrics_port:
-                body = error_body(404, "NotFoundError", "metrics are on a port of their own")
+                body = error_body(404, "metrics are on a port of their own")
                 return 404, body, JSON
             return 200, self.telemetry.exposition(self.director), self.telemetry.CONTENT_TYPE
         if not bool(self.director.fleet.ready.any()):
-            body = error_body(503, "service_unavailable", "no endpoint is ready yet")
+            body = error_body(503, "no endpoint is ready yet")
             return 503, body, JSON
         return 200, b"" if path == b"/health" else self._models(), JSON
 
@@ -223,3 +236,9 @@ class Router:
             if reason:
                 exchange.on_failure(reason, clean=False)
         self.telemetry.tick(now)
+
+
+def _request_id(event: ev.Event) -> str | None:
+    if isinstance(event, ev.RequestArrived):
+        return event.request.id
+    return event.request_id if isinstance(event, ev.LegFailed) and not event.started else None

@@ -53,14 +53,27 @@ class Watch:
         self._health = health
         self._interval_s = max(health.interval_s / speed, 0.25)
         self._failures = 0
+        self._trouble = ""
+        self._said: tuple[str, dict[str, object]] | None = None
 
     async def run(self) -> None:
-        """Probe until cancelled."""
+        """Probe until cancelled. What goes wrong with one probe must not end the watch."""
         while True:
             pool = self._pool()
             if pool is not None:
-                await self._once(pool)
+                try:
+                    await self._once(pool)
+                except Exception as error:
+                    self._router.telemetry.bug(f"probing {self._endpoint.id}", error)
             await asyncio.sleep(self._interval_s)
+
+    def _say(self, kind: str, **fields: object) -> None:
+        """Log something about the endpoint, once until something else is to be said."""
+        if self._said != (kind, fields):
+            self._said = (kind, fields)
+            self._router.telemetry.log(
+                kind, endpoint=self._endpoint.id, url=self._endpoint.url, **fields
+            )
 
     def _pool(self) -> Pool | None:
         slot = self._router.director.fleet.slot_of(self._endpoint.id)
@@ -74,6 +87,7 @@ class Watch:
         healthy = await self._alive(pool)
         if not healthy:
             self._failures += 1
+            self._say("not_healthy", reason=self._trouble, note="trying again")
             if self._failures >= self._health.failures and self._state() is State.READY:
                 reason = f"{self._failures} health probes failed in a row"
                 self._router.change(self._endpoint.id, State.EJECTED, reason)
@@ -97,8 +111,11 @@ class Watch:
     async def _status(self, pool: Pool, path: str) -> int:
         try:
             status, _ = await pool.get(path, self._health.timeout_s)
-        except OSError:
+        except OSError as error:
+            timed_out = isinstance(error, TimeoutError)
+            self._trouble = "no answer in time" if timed_out else str(error)
             return 0
+        self._trouble = f"{path} answers {status}"
         return status
 
     async def _admit(self, pool: Pool) -> None:
@@ -114,11 +131,10 @@ class Watch:
             self._learn_models(cards)
         names = {card.id for card in cards}
         if self._endpoint.models and names.isdisjoint(self._endpoint.models):
-            self._router.telemetry.log(
-                "wrong_model", endpoint=self._endpoint.id, url=self._endpoint.url,
-                serves=",".join(sorted(names)), wanted=self._endpoint.models[0],
-            )  # fmt: skip
+            serves = ",".join(sorted(names))
+            self._say("wrong_model", serves=serves, wanted=self._endpoint.models[0])
             return
+        self._said = None
         self._router.change(self._endpoint.id, State.READY, "healthy")
 
     async def _recognise(self, pool: Pool, models: bytes) -> None:
@@ -130,10 +146,8 @@ class Watch:
         kinds = (k for k, e in self._engines.items() if k != _GENERIC and e.recognises(probe))
         kind = next(kinds, _GENERIC)
         if kind == _GENERIC:
-            self._router.telemetry.log(
-                "unrecognised_engine", endpoint=self._endpoint.id,
-                note="routed on in-flight requests and prefixes alone",
-            )  # fmt: skip
+            note = "routed on in-flight requests and prefixes alone"
+            self._say("unrecognised_engine", note=note)
         self._replace(engine=kind)
 
     def _learn_models(self, cards: list[_Card]) -> None:

@@ -121,7 +121,7 @@ class Exchange:
     def reject(self, command: Reject) -> None:
         """Answer with an error of our own."""
         self.status = command.status
-        body = error_body(command.status, command.type, command.message)
+        body = error_body(command.status, command.message)
         close = not self.head.keep_alive
         data = answer(
             command.status,
@@ -231,7 +231,7 @@ class Exchange:
         response = self._response
         whole = self.tail.endswith((b"\n\n\r\n", b"\n\n"))
         if response is not None and response.is_stream and response.chunked and whole:
-            event = b"data: %s\n\n" % error_body(502, "bad_gateway", f"stream broken off: {reason}")
+            event = b"data: %s\n\n" % error_body(502, f"stream broken off: {reason}")
             self.connection.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event))
             self._close(ok=False)
             self.connection.finish(False)

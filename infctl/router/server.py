@@ -28,6 +28,10 @@ class Handler(Protocol):
         """A request was refused before it was one (malformed, too large, too slow)."""
         ...
 
+    def on_bug(self, error: Exception) -> None:
+        """`on_request` raised; the client gets a 500."""
+        ...
+
 
 class Exchange(Protocol):
     """A request in work, as its connection sees it."""
@@ -183,7 +187,11 @@ class Connection(asyncio.BufferedProtocol):
     def _deliver(self, head: Head, body: bytes | bytearray, rest: bytes) -> None:
         self._pending = rest
         self.deadline = 0.0
-        self.server.handler.on_request(self, head, body)
+        try:
+            self.server.handler.on_request(self, head, body)
+        except Exception as error:
+            self.server.handler.on_bug(error)
+            self.refuse(500, "the router failed on this request")
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -219,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
     def refuse(self, status: int, message: str) -> None:
         """Answer a malformed request and close; its framing can't be trusted any more."""
         self.server.handler.on_refused(status)
-        body = error_body(status, "invalid_request_error", message)
+        body = error_body(status, message)
         self.write(answer(status, body, close=True))
         self.close()
 

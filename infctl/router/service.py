@@ -214,6 +214,10 @@ class _MetricsPage:
     def on_refused(self, status: int) -> None:
         """Malformed scrapes are answered, not counted."""
 
+    def on_bug(self, error: Exception) -> None:
+        """Log what a scrape ran into."""
+        self._router.telemetry.bug("scrape", error)
+
     def on_request(self, connection: Any, head: Any, body: bytes | bytearray) -> None:
         """Answer one scrape."""
         from infctl.router.wire import answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from bisect import bisect_left
 from collections import Counter, deque
 from contextlib import suppress
@@ -192,6 +193,12 @@ class Telemetry:
         """Log an event other than a request."""
         if self._log is not None:
             self._log.event(kind, fields)
+
+    def bug(self, what: str, error: Exception) -> None:
+        """Log an exception that should not have been: in a plugin, or in infctl."""
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+        self.log("exception", what=what, where=where, error=f"{type(error).__name__}: {error}")
 
     def flush(self) -> None:
         """Write buffered log lines."""

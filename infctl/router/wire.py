@@ -262,8 +262,18 @@ def answer(
     return b"".join(parts)
 
 
-def error_body(status: int, kind: str, message: str) -> bytes:
-    """The OpenAI-style error object clients of the engines know."""
+_ERROR_TYPES = {
+    404: "NotFoundError",
+    429: "RateLimitError",
+    500: "InternalServerError",
+    502: "BadGatewayError",
+    503: "ServiceUnavailableError",
+}
+
+
+def error_body(status: int, message: str) -> bytes:
+    """The OpenAI-style error object that clients of the engines know."""
+    kind = _ERROR_TYPES.get(status, "BadRequestError")
     error = {"message": message, "type": kind, "param": None, "code": status}
     return msgspec.json.encode({"error": error})
 

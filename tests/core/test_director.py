@@ -137,7 +137,7 @@ def test_another_endpoint_takes_over_and_then_it_ends() -> None:
         assert (command.attempt, command.slot in tried) == (attempt, False)
         tried.add(command.slot)
     (command,) = made.handle(ev.LegFailed("a", "refused"), 1.0)
-    assert command == Reject("a", 502, "bad_gateway", "3 endpoints failed; the last one: refused")
+    assert command == Reject("a", 502, "3 endpoints failed; the last one: refused")
     assert made.handle(ev.LegFailed("a", "again"), 1.0) == []
 
 

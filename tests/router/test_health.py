@@ -83,6 +83,19 @@ async def test_an_unknown_kind_is_routed_to_with_one_warning(
         discovery.close()
 
 
+async def test_an_endpoint_out_of_reach_is_told_once(start_router: Any) -> None:
+    async with start_router([]) as running:
+        discovery = watch(running, from_urls(["http://127.0.0.1:9"]))
+        await asyncio.sleep(0.7)
+        running.router.telemetry.flush()
+        lines = running.log.getvalue().splitlines()
+        assert len(lines) == 1
+        told = json.loads(lines[0])
+        assert (told["event"], told["url"]) == ("not_healthy", "http://127.0.0.1:9")
+        assert "refused" in told["reason"] or "Connect" in told["reason"]
+        discovery.close()
+
+
 async def test_an_address_that_serves_another_model_gets_no_traffic(
     start_engine: Any, start_router: Any
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from infctl.router.proxy import parse_usage
@@ -139,6 +140,27 @@ async def test_every_endpoint_failing_is_a_502_that_says_why(
     assert status == 502
     assert "answered 500" in json.loads(answer)["error"]["message"]
     assert sum(len(e.seen) for e in engines) == 3
+
+
+async def test_a_policy_that_raises_costs_its_request_alone(
+    start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        scorers = running.router.director.pipeline.scorers
+        running.router.director.pipeline.scorers = (
+            msgspec.structs.replace(scorers[0], scorer=None),
+        )
+        status, headers, answer = await running.post(
+            "/v1/completions", COMPLETION, X_Request_Id="mine"
+        )
+        assert (status, headers["x-request-id"]) == (500, "mine")
+        assert json.loads(answer)["error"]["type"] == "InternalServerError"
+        running.router.director.pipeline.scorers = scorers
+        assert (await running.post("/v1/completions", COMPLETION))[0] == 200
+        running.router.telemetry.flush()
+        assert "AttributeError" in running.log.getvalue()
+        assert float(running.router.director.fleet.inflight.sum()) == 0.0
 
 
 async def test_client_errors_pass_and_are_not_retried(start_engine: Any, start_router: Any) -> None:

@@ -194,7 +194,7 @@ async def test_bad_json_is_a_400(body: bytes, start_engine: Any, start_router: A
     async with start_router([engine]) as running:
         status, _, answer = await running.post("/v1/chat/completions", body)
     assert status == 400
-    assert json.loads(answer)["error"]["type"] == "invalid_request_error"
+    assert json.loads(answer)["error"]["type"] == "BadRequestError"
     assert not engine.seen
 
 
@@ -214,3 +214,13 @@ async def test_own_pages(start_engine: Any, start_router: Any) -> None:
     async with start_router([]) as running:
         for path in (b"/health", b"/v1/models"):
             assert (await running.raw(get % path)).startswith(b"HTTP/1.1 503")
+
+
+async def test_a_bug_is_a_500_and_a_log_line(start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        running.router.intake.read = None
+        raw = await running.raw(post(LENGTH))
+        running.router.telemetry.flush()
+    assert raw.startswith(b"HTTP/1.1 500")
+    assert "TypeError" in running.log.getvalue()
