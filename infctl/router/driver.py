@@ -124,6 +124,7 @@ class Router:
             error_body(status, message),
             request_id=self.intake.request_id(head),
             close=not head.keep_alive,
+            head_only=head.method == b"HEAD",
         )
         connection.respond(head, data)
 
@@ -233,7 +234,9 @@ class Router:
         for exchange in list(self.exchanges.values()):
             self.telemetry.streamed(exchange)
             reason = exchange.overdue(now)
-            if reason:
+            if exchange.client_stalled(now):
+                exchange.connection.abort()
+            elif reason:
                 exchange.on_failure(reason, clean=False)
         self.telemetry.tick(now)
 

@@ -110,7 +110,7 @@ class Exchange:
     def _send(self, link: Link) -> None:
         self._link = link
         self.heard = self.router.now()
-        self._response, self._held = None, b""
+        self._response, self._held, self._legacy, self.sent_bytes = None, b"", None, 0
         netloc = link.pool.netloc
         head = request_head(
             self.head.method, self.head.url, netloc, self.head.headers, self.request_id,
@@ -249,12 +249,13 @@ class Exchange:
 
     def pause(self) -> None:
         if self._link is not None and not self._paused:
-            self._paused = True
+            self._paused, self.heard = True, self.router.now()
             self._link.transport.pause_reading()
 
     def resume(self) -> None:
         if self._link is not None and self._paused:
             self._link.transport.resume_reading()
+            self.heard = self.router.now()
         self._paused = False
 
     # --- time and the end -------------------------------------------------------------------------
@@ -270,6 +271,10 @@ class Exchange:
             else (limits.first_byte_s, "sent no first byte")
         )
         return f"the endpoint {what} for {limit:g} s" if now - self.heard > limit else None
+
+    def client_stalled(self, now: float) -> bool:
+        """Whether the client has taken nothing for too long while its endpoint is held up."""
+        return self._paused and now - self.heard > self.router.limits.stream_idle_s
 
     def new_events(self) -> int:
         """SSE events since the last call."""

@@ -79,21 +79,19 @@ class Link(asyncio.Protocol):
             self._fail(str(error), clean=False)
 
     def _take_head(self, data: bytes) -> None:
-        data = self._buffer + data if self._buffer else data
-        end = data.find(HEAD_END)
-        if end < 0:
-            if len(data) > _HEAD_MAX:
-                raise ValueError(f"a response head over {_HEAD_MAX} bytes")
-            self._buffer = data
-            return
+        rest = self._buffer + data if self._buffer else data
+        head = None
+        while head is None or head.status < 200:  # interim answers: 100, 102, 103
+            end = rest.find(HEAD_END)
+            if end < 0:
+                if len(rest) > _HEAD_MAX:
+                    raise ValueError(f"a response head over {_HEAD_MAX} bytes")
+                self._buffer = rest
+                return
+            head = ResponseHead()
+            head.feed(rest[: end + 4])
+            rest = rest[end + 4 :]
         self._buffer = b""
-        head = ResponseHead()
-        head.feed(data[: end + 4])
-        rest = data[end + 4 :]
-        if head.status < 200:
-            if rest:
-                self._take_head(rest)
-            return
         self._head = head
         self._left = 0 if head.status in (204, 304) else None if head.chunked else head.length
         if not head.chunked:
@@ -117,21 +115,23 @@ class Link(asyncio.Protocol):
             if head.done:
                 self._complete()
             return
+        if self._left is not None:
+            if len(data) > self._left:
+                raise ValueError("bytes after the end of a response")
+            self._left -= len(data)
         if data:
             receiver.on_data(data)
-        if self._left is not None:
-            self._left -= len(data)
-            if self._left < 0:
-                raise ValueError("bytes after the end of a response")
-            if self._left == 0:
-                self._complete()
+        if self._left == 0:
+            self._complete()
 
     def _complete(self) -> None:
         receiver, head = self.receiver, self._head
         self.receiver = self._head = None
         if head is not None:
             head.parsed()
-        if head is not None and head.keep_alive:
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # answered before it took the request, which would stay ahead
+        elif head is not None and head.keep_alive:
             self.pool.put_back(self)
         else:
             self.transport.close()
@@ -197,6 +197,8 @@ class Pool:
         if self.closed or len(self._idle) >= _IDLE_MAX:
             link.transport.close()
             return
+        if not link.transport.is_reading():  # its last client was slow to read
+            link.transport.resume_reading()
         link.idle = True
         self._idle.append(link)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
 
 from infctl.router.proxy import parse_usage
+from infctl.router.server import Connection
 
-from .conftest import SSE_HEAD, Seen, chunk, event, whole
+from .conftest import SSE_HEAD, Engine, Seen, chunk, event, whole
 
 COMPLETION = {"model": "m", "prompt": "hello world", "max_tokens": 4}
 
@@ -291,3 +293,106 @@ def test_usage_is_found_in_the_tail(tail: bytes, expected: tuple[Any, ...] | Non
     usage = parse_usage(tail)
     found = (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) if usage else None
     assert found == expected
+
+
+async def test_a_retry_for_http_1_0_forgets_what_the_first_endpoint_sent(
+    start_engine: Any, start_router: Any
+) -> None:
+    async def breaks_off(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b"old"))
+        await writer.drain()
+        await asyncio.sleep(0.02)
+        writer.transport.abort()
+
+    async def answers(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        writer.write(whole(b"new"))
+
+    engines = [await start_engine(breaks_off), await start_engine(answers)]
+    async with start_router(engines, {"picker": "round-robin"}) as running:
+        raws = [
+            await running.raw(
+                b"POST /v1/completions HTTP/1.0\r\nContent-Length: 27\r\n\r\n"
+                b'{"model":"m","prompt":"xy"}'
+            )
+            for _ in range(2)
+        ]
+    assert [raw.partition(b"\r\n\r\n")[2] for raw in raws] == [b"new", b"new"]
+    assert engines[0].seen
+
+
+async def test_bytes_behind_an_answer_never_reach_a_client(
+    start_engine: Any, start_router: Any
+) -> None:
+    async def two_answers(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        writer.write(whole(b"one") + whole(b"two"))
+
+    engine = await start_engine(two_answers)
+    async with start_router([engine]) as running:
+        status, _, body = await running.post("/v1/completions", COMPLETION)
+    assert status == 502
+    assert b"bytes after the end of a response" in body
+
+
+async def test_any_number_of_interim_answers_is_passed_over(
+    start_engine: Any, start_router: Any
+) -> None:
+    async def hints(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 3000 + whole(b"{}"))
+
+    engine = await start_engine(hints)
+    async with start_router([engine]) as running:
+        status, _, body = await running.post("/v1/completions", COMPLETION)
+    assert (status, body) == (200, b"{}")
+
+
+async def test_a_connection_with_half_a_request_in_it_is_not_used_again(
+    start_engine: Any, start_router: Any
+) -> None:
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(whole(b"{}", "413 Content Too Large"))
+            await asyncio.sleep(30)
+
+    server = await asyncio.start_server(early, "127.0.0.1", 0)
+    engine = Engine(echo, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with start_router([engine]) as running:
+        body = json.dumps(COMPLETION | {"prompt": "x" * 12_000_000}).encode()
+        status, _, _ = await running.post("/v1/completions", body)
+        assert status == 413
+        assert running.router.pools[0].take() is None
+    server.close()
+
+
+async def test_a_kept_connection_reads_though_its_last_client_did_not(
+    start_engine: Any, start_router: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Connection.write
+
+    def write_and_fill(connection: Connection, data: bytes) -> None:
+        write(connection, data)
+        connection.pause_writing()  # as a transport does when its buffer is full
+        asyncio.get_running_loop().call_soon(connection.resume_writing)
+
+    monkeypatch.setattr(Connection, "write", write_and_fill)
+    engine = await start_engine(echo)
+    async with start_router([engine], {"limits": {"first_byte_s": 0.5}}) as running:
+        statuses = [(await running.post("/v1/completions", COMPLETION))[0] for _ in range(3)]
+    assert statuses == [200, 200, 200]
+    assert len(engine.seen) == 3
+
+
+async def test_a_client_that_stops_reading_gives_its_endpoint_back(
+    start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(streaming(*[chunk(b"data: " + b"y" * 500_000)] * 100))
+    async with start_router([engine], {"limits": {"stream_idle_s": 0.2}}) as running:
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port, limit=1)
+        body = json.dumps(COMPLETION | {"stream": True}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        async with asyncio.timeout(3):
+            while not engine.seen or running.router.exchanges:
+                await asyncio.sleep(0.02)
+        assert float(running.router.director.fleet.inflight[0]) == 0.0
+        writer.transport.abort()
