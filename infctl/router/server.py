@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from infctl.profile.model import Limits
 
 _SCRATCH = 65536
+_BODY_FIRST = 32768
+_BODY_GROWTH = 4
 
 
 class Handler(Protocol):
@@ -47,7 +49,7 @@ class Connection(asyncio.BufferedProtocol):
     """One client connection of a server that has `handler` and `limits`."""
 
     __slots__ = (
-        "_body", "_chunked", "_got", "_head", "_pending", "_started", "_view",
+        "_body", "_chunked", "_full", "_got", "_head", "_length", "_pending", "_started", "_view",
         "closing", "deadline", "exchange", "server", "transport",
     )  # fmt: skip
 
@@ -62,7 +64,9 @@ class Connection(asyncio.BufferedProtocol):
         self._body: bytearray | None = None
         self._view: memoryview | None = None
         self._got = 0
+        self._length = 0
         self._chunked = 0
+        self._full = False
         self._started = False
 
     # --- transport callbacks ----------------------------------------------------------------------
@@ -88,14 +92,17 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._view is not None:
             self._got += nbytes
-            if self._got == len(self._view):
+            if self._got == self._length:
                 self._body_complete()
+            elif self._got == len(self._view):
+                self._grow_body()
             return
         data = bytes(self.server.scratch[:nbytes])
-        if self.exchange is not None or self._pending:
+        busy = self.exchange is not None or self._full
+        if busy or self._pending:
             data = self._pending + data
             self._pending = data
-        if self.exchange is not None:
+        if busy:
             if len(self._pending) > _SCRATCH:
                 self.transport.pause_reading()
             return
@@ -106,12 +113,16 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
+        self._full = True
         if self.exchange is not None:
             self.exchange.pause()
 
     def resume_writing(self) -> None:
+        self._full = False
         if self.exchange is not None:
             self.exchange.resume()
+        elif self._pending:
+            asyncio.get_running_loop().call_soon(self._next)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -161,10 +172,18 @@ class Connection(asyncio.BufferedProtocol):
         if len(rest) >= length:
             self._deliver(head, rest[:length], rest[length:])
             return
-        self._head = head
-        self._body = bytearray(length)
-        self._body[: len(rest)] = rest
-        self._got = len(rest)
+        self._head, self._length = head, length
+        self._make_body(rest, max(_BODY_FIRST, len(rest) * _BODY_GROWTH))
+
+    def _grow_body(self) -> None:
+        if self._body is not None:
+            self._make_body(self._body, len(self._body) * _BODY_GROWTH)
+
+    def _make_body(self, start: bytes | bytearray, size: int) -> None:
+        """Room for the body as it comes: a length is a mere claim until its bytes are here."""
+        self._body = bytearray(min(self._length, size))
+        self._body[: len(start)] = start
+        self._got = len(start)
         self._view = memoryview(self._body)
 
     def _body_complete(self) -> None:
@@ -214,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        if self._pending and self.exchange is None and not self.closing:
+        if self._pending and self.exchange is None and not self._full and not self.closing:
             self.transport.resume_reading()
             data, self._pending = self._pending, b""
             self._advance(data)
@@ -234,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close after what was written is out."""
         self.closing = True
+        self.deadline = self.server.now() + self.server.limits.idle_s
         self.transport.close()
 
     def abort(self) -> None:
@@ -246,8 +266,10 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self.deadline) and now > self.deadline and self.exchange is None
 
     def expire(self) -> None:
-        """Give up on a slow or idle client."""
-        if self._head is not None or self._started:
+        """Give up on a slow or idle client, or on one that never took what was written."""
+        if self.closing:
+            self.abort()
+        elif self._head is not None or self._started:
             self.refuse(408, "the request did not arrive in time")
         else:
             self.close()

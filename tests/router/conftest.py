@@ -85,6 +85,7 @@ class Running:
     """A router with its client port."""
 
     router: Router
+    server: Server
     port: int
     log: io.StringIO
 
@@ -184,7 +185,7 @@ def start_router() -> Any:
 
         sweeper = asyncio.get_running_loop().create_task(sweep())
         try:
-            yield Running(router, port, log)
+            yield Running(router, server, port, log)
         finally:
             sweeper.cancel()
             listener.close()

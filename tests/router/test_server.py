@@ -224,3 +224,43 @@ async def test_a_bug_is_a_500_and_a_log_line(start_engine: Any, start_router: An
         running.router.telemetry.flush()
     assert raw.startswith(b"HTTP/1.1 500")
     assert "TypeError" in running.log.getvalue()
+
+
+async def test_a_claimed_length_takes_no_memory_until_its_bytes_come(
+    start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(echo)
+    body = json.dumps({"model": "m", "prompt": "x" * 300_000}).encode()
+    async with start_router([engine]) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(head + body[:10])
+        await asyncio.sleep(0.05)
+        (connection,) = running.server.connections
+        assert len(connection.get_buffer(-1)) < 65536
+        writer.write(body[10:])
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+    assert engine.seen[0].body == body
+
+
+async def test_a_client_that_does_not_read_cannot_pile_up_answers(start_router: Any) -> None:
+    async with start_router([], {"limits": {"idle_s": 0.2}}) as running:
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port, limit=1)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: r\r\n\r\n" * 20_000)
+        await asyncio.sleep(0.3)
+        (connection,) = running.server.connections
+        assert connection.transport.get_write_buffer_size() < 1 << 20
+        async with asyncio.timeout(3):
+            while running.server.connections:  # and does not stay for ever
+                await asyncio.sleep(0.02)
+        writer.transport.abort()
+
+
+async def test_answers_to_head_have_no_body(start_router: Any) -> None:
+    async with start_router([]) as running:
+        raw = await running.raw(
+            b"HEAD /nothing HTTP/1.1\r\nHost: r\r\n\r\n"
+            b"HEAD /v1/completions HTTP/1.1\r\nHost: r\r\nConnection: close\r\n\r\n"
+        )
+    assert [part[:12] for part in raw.split(b"\r\n\r\n")] == [b"HTTP/1.1 404", b"HTTP/1.1 405", b""]
