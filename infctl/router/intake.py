@@ -42,6 +42,11 @@ _SEEDS_MAX = 10_000
 _IMAGE_TOKENS = 1024
 """A stand-in for one image or audio part: real counts depend on the model's processor and size."""
 
+_NAME_MAX = 512
+"""Characters of a model's name, which is logged, echoed and kept; of a salt that is kept."""
+
+_FALSE = (None, False, 0, "", "0", "false", "False", "no", "off")
+
 _PART = re.compile(rb'"(?:image_url|input_image|image|input_audio|audio_url|video_url|file)"\s*:')
 _PAYLOAD = re.compile(rb'"data:[\w./+-]+;base64,[^"]*"|"data"\s*:\s*"[^"]*"')
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
@@ -99,13 +104,15 @@ class Intake:
         self, parsed: Any, internal_id: str, head: Head, default_model: Callable[[], str]
     ) -> Request:
         model = parsed.model or default_model()
+        if len(model) > _NAME_MAX:
+            raise BadRequest(400, f"the model's name is longer than {_NAME_MAX} characters")
         prompt = _prompt(parsed)
         request = Request(
             id=internal_id,
             model=model,
-            max_tokens=parsed.max_completion_tokens or parsed.max_tokens or 0,
+            max_tokens=_tokens(parsed.max_completion_tokens) or _tokens(parsed.max_tokens),
             session=_session(head, parsed),
-            stream=bool(parsed.stream),
+            stream=parsed.stream not in _FALSE,
         )
         if prompt:
             request.blocks = block_hashes(prompt, self._seed(model, parsed))
@@ -114,15 +121,16 @@ class Intake:
 
     def _seed(self, model: str, parsed: Any) -> int:
         """Where the prompt's hash chain starts: model, salt, and what templates put before it."""
-        unset, salt = msgspec.UNSET, parsed.cache_salt
-        if parsed.tools is parsed.system is parsed.instructions is unset:
+        unset, salt = msgspec.UNSET, str(parsed.cache_salt or "")
+        plain = parsed.tools is parsed.system is parsed.instructions is unset
+        if plain and len(salt) <= _NAME_MAX:
             seed = self._seeds.get((model, salt))
             if seed is None:
                 if len(self._seeds) > _SEEDS_MAX:
                     self._seeds.clear()
-                seed = self._seeds[model, salt] = prefix_seed(model, salt or "", "", "", "")
+                seed = self._seeds[model, salt] = prefix_seed(model, salt, "", "", "")
             return seed
-        return prefix_seed(model, salt or "", *_template_parts(parsed))
+        return prefix_seed(model, salt, *_template_parts(parsed))
 
 
 def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
@@ -136,6 +144,7 @@ def _body_struct(owned: tuple[str, ...]) -> type[Any]:
     """What is read of a body: the parts decisions need, raw where their content is the engine's
     business. Engines accept numbers as strings and the like, so these types are lenient."""
     raw, unset = msgspec.Raw | msgspec.UnsetType, msgspec.UNSET
+    any_scalar = bool | int | float | str | None
     return msgspec.defstruct(
         "Body",
         [
@@ -146,15 +155,23 @@ def _body_struct(owned: tuple[str, ...]) -> type[Any]:
             ("system", raw, unset),
             ("instructions", raw, unset),
             ("tools", raw, unset),
-            ("stream", bool | int | None, None),
-            ("max_tokens", int | None, None),
-            ("max_completion_tokens", int | None, None),
-            ("cache_salt", str | None, None),
-            ("user", str | None, None),
+            ("stream", any_scalar, None),
+            ("max_tokens", any_scalar, None),
+            ("max_completion_tokens", any_scalar, None),
+            ("cache_salt", any_scalar, None),
+            ("user", any_scalar, None),
             *[(name, raw, unset) for name in owned],
         ],
         gc=False,
     )
+
+
+def _tokens(value: Any) -> int:
+    """A count of tokens that may be a number or the text of one; 0 if it is none."""
+    try:
+        return max(int(value or 0), 0)
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _prompt(parsed: Any) -> memoryview | None:
@@ -173,7 +190,7 @@ def _template_parts(parsed: Any) -> list[bytes]:
 
 def _session(head: Head, parsed: Any) -> str:
     given = head.get(b"x-session-id")
-    return given.decode("latin-1") if given else parsed.user or ""
+    return given.decode("latin-1") if given else str(parsed.user or "")
 
 
 def _measure(prompt: memoryview) -> tuple[int, int, bool]:

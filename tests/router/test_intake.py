@@ -6,9 +6,11 @@ import base64
 import json
 from typing import Any
 
+import pytest
+
 from infctl.core.request import Request
 from infctl.router.intake import Intake
-from infctl.router.wire import parse_head
+from infctl.router.wire import BadRequest, parse_head
 
 INTAKE = Intake(("kv_transfer_params",), (), seed=7)
 
@@ -86,3 +88,22 @@ def test_sessions_and_request_ids() -> None:
     fresh = {INTAKE.request_id(bad) for _ in range(3)}
     assert len(fresh) == 3
     assert b"a b" not in fresh
+
+
+def test_the_shape_of_a_parameter_is_the_engines_to_judge() -> None:
+    assert read({"max_tokens": "16", "stream": "yes"}).max_tokens == 16
+    assert read({"max_tokens": 16.0, "stream": "false"}).max_tokens == 16
+    assert read({"max_tokens": "many", "stream": 1}).max_tokens == 0
+    assert read({"max_tokens": -5}).max_tokens == 0
+    assert read({"stream": "yes"}).stream
+    assert not read({"stream": "false"}).stream
+    assert read({"user": 7}).session == "7"
+    salted = [read(chat("a" * 2000, cache_salt=salt)).blocks[0] for salt in (5, "5", None)]
+    assert len(set(salted)) == 2
+
+
+def test_a_name_that_would_be_kept_has_a_bound() -> None:
+    with pytest.raises(BadRequest, match="longer than 512"):
+        read({"model": "m" * 513})
+    assert read(chat("a" * 2000, cache_salt="s" * 100_000)).blocks
+    assert all(len(salt) <= 512 for _, salt in INTAKE._seeds)
