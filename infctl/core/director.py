@@ -15,6 +15,7 @@ from infctl.core import events as ev
 from infctl.core.commands import Abort, Command, Dispatch, Reject
 from infctl.core.fleet import Fleet, State
 from infctl.core.latency import Latency
+from infctl.core.ledger import Decision, Ledger, Row, rows
 from infctl.core.prefix import PrefixIndex
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from infctl.core.fleet import Column, Endpoint
     from infctl.core.request import Request
-    from infctl.core.scheduling import Explanation, Pipeline
+    from infctl.core.scheduling import Pipeline
 
 _BYTES_PER_TOKEN = 4.0
 _KV_UNKNOWN_TOKENS = 400_000
@@ -41,6 +42,7 @@ class Flight(msgspec.Struct, gc=False):
     """A request in the air: where it is, what was expected of it."""
 
     request: Request
+    decision: Decision
     slot: int
     generation: int
     attempt: int
@@ -74,6 +76,9 @@ class Director:
         self.settings = settings or Settings()
         self.flights: dict[str, Flight] = {}
         self.drift = Drift()
+        self.ledger = Ledger()
+        self._snapshot: tuple[Endpoint | None, ...] = ()
+        self._snapshot_version = -1
         self._random = random
         self._sizes: dict[str, tuple[float, float]] = {}
         self._outputs: dict[str, float] = {}
@@ -94,12 +99,13 @@ class Director:
         self.fleet.now_ms = now * 1000.0
         return self._handlers[type(event)](event)  # type: ignore[operator,no-any-return]
 
-    def explain(self, request: Request, now: float) -> Explanation:
-        """Where this request would go now, and why; changes nothing."""
+    def explain(self, request: Request, now: float) -> tuple[list[Row], int]:
+        """How every endpoint would rate for this request now, and the slot of the best (−1 where
+        that does not decide); changes nothing."""
         self.fleet.now_ms = now * 1000.0
         cached = self._estimate(request)
-        picked = self.pipeline.decide(request, self.fleet, cached, self._random)
-        return self.pipeline.explain(request, self.fleet, cached, picked)
+        choice = self.pipeline.preview(request, self.fleet, cached)
+        return rows(tuple(self.fleet.slots), cached, choice, choice.slot), choice.slot
 
     def bytes_per_token(self, model: str) -> float:
         """Learned from what engines report; 4 until they do."""
@@ -124,15 +130,30 @@ class Director:
     def _dispatch(self, request: Request, attempt: int, tried: tuple[int, ...]) -> Command:
         fleet = self.fleet
         cached = self._estimate(request)
-        slot = self.pipeline.decide(request, fleet, cached, self._random, tried)
-        if slot is None:
+        choice = self.pipeline.decide(request, fleet, cached, self._random, tried)
+        if choice is None:
             return self._refuse(request)
+        slot = choice.slot
         hit = float(cached[slot])
         cells = fleet.cells
         uncached = max(request.prompt_tokens - hit, 0.0)
         expected_ms = self._expected_ttft_ms(slot, uncached)
+        decision = Decision(
+            name=request.name,
+            model=request.model,
+            at_ms=fleet.now_ms,
+            attempt=attempt,
+            prompt_tokens=request.prompt_tokens,
+            endpoints=self._endpoints(),
+            cached=cached,
+            choice=choice,
+            expected_ttft_ms=expected_ms,
+            expected_cached_tokens=hit,
+        )
+        self.ledger.add(decision)
         self.flights[request.id] = Flight(
             request=request,
+            decision=decision,
             slot=slot,
             generation=fleet.generation[slot],
             attempt=attempt,
@@ -148,6 +169,13 @@ class Director:
             cells["pending_tokens"][slot] += uncached
         self.latency.dispatched(slot, uncached, fleet.now_ms)
         return Dispatch(request.id, slot, attempt, int(hit), expected_ms)
+
+    def _endpoints(self) -> tuple[Endpoint | None, ...]:
+        """The slots as a tuple that decisions share until the fleet changes."""
+        if self._snapshot_version != self.fleet.version:
+            self._snapshot_version = self.fleet.version
+            self._snapshot = tuple(self.fleet.slots)
+        return self._snapshot
 
     def _expected_ttft_ms(self, slot: int, uncached: float) -> float:
         cells, now = self.fleet.cells, self.fleet.now_ms
@@ -168,6 +196,7 @@ class Director:
             return []
         now_ms = self.fleet.now_ms
         flight.first_byte_ms = now_ms
+        flight.decision.ttft_ms = now_ms - flight.dispatched_ms
         if self._current(flight):
             self._leave_queue(flight)
             self.latency.first_byte(
@@ -179,6 +208,7 @@ class Director:
         flight = self._release(event.request_id)
         if flight is None:
             return []
+        flight.decision.outcome = "answered" if event.ok else "answered with an error"
         if not event.ok:
             self.index.forget(flight.slot, flight.added)
         elif event.usage is not None:
@@ -189,6 +219,7 @@ class Director:
         flight = self._release(event.request_id)
         if flight is None:
             return []
+        flight.decision.outcome = "cancelled by the client"
         if not flight.first_byte_ms:
             self.index.forget(flight.slot, flight.added)
         return [Abort(event.request_id, flight.slot)]
@@ -197,6 +228,7 @@ class Director:
         flight = self._release(event.request_id)
         if flight is None:
             return []
+        flight.decision.outcome = f"failed: {event.reason}"
         self.index.forget(flight.slot, flight.added)
         request, tried = flight.request, (*flight.tried, flight.slot)
         if event.started:
@@ -233,6 +265,7 @@ class Director:
         prompt, request = usage.prompt_tokens, flight.request
         if prompt and request.prompt_bytes and request.plain_text:
             self._learn_ratio(request.model, request.prompt_bytes, prompt)
+        flight.decision.cached_tokens = usage.cached_tokens
         if prompt and usage.cached_tokens is not None:
             self.drift.requests += 1
             self.drift.prompt_tokens += prompt

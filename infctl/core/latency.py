@@ -29,16 +29,26 @@ _STEP_TOKENS_PER_REQUEST = 10.0
 computing so many prompt tokens (5 to 30 in the shipped timing models, at batch 16 and 12k tokens
 of context)."""
 
+_OVERHEAD_TOKENS = 2000.0
+_STEP_REQUESTS = 20.0
+"""Line offsets: a prefill's fixed cost in tokens (1,000 to 7,000 in the shipped timing models) and
+a decode step's in requests (15 to 60)."""
+
 _UNKNOWN_MS_PER_TOKEN = 0.05
 _UNKNOWN_OVERHEAD_MS = 30.0
 
 
 class Line:
-    """y ≈ a + b·x by least squares with exponential forgetting; a and b are never negative."""
+    """y ≈ a + b·x by least squares with exponential forgetting; a and b are never negative.
 
-    __slots__ = ("samples", "w", "x", "xx", "xy", "y")
+    While the samples do not tell a from b (too few, or all at one x), a is taken to be worth
+    `offset` units of x, whatever the scale of y.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("offset", "samples", "w", "x", "xx", "xy", "y")
+
+    def __init__(self, offset: float = 0.0) -> None:
+        self.offset = offset
         self.w = self.x = self.y = self.xx = self.xy = 0.0
         self.samples = 0
 
@@ -63,7 +73,9 @@ class Line:
             samples = prior.samples
         spread = w * xx - x * x
         if samples < 3 or spread <= 1e-9 * w * xx:
-            return 0.0, y / x if x > 0 else 0.0
+            reach = x + self.offset * w
+            b = y / reach if reach > 0 else 0.0
+            return self.offset * b, b
         b = (w * xy - x * y) / spread
         a = (y - b * x) / w
         if a < 0.0:
@@ -83,9 +95,10 @@ class Latency:
 
     def join(self, slot: int, pool: str) -> None:
         """Start an endpoint from what its pool has learned."""
-        self._prefill[slot], self._decode[slot] = Line(), Line()
+        self._prefill[slot] = Line(_OVERHEAD_TOKENS)
+        self._decode[slot] = Line(_STEP_REQUESTS)
         self._last_first_byte_ms[slot] = 0.0
-        self._pools.setdefault(pool, (Line(), Line()))
+        self._pools.setdefault(pool, (Line(_OVERHEAD_TOKENS), Line(_STEP_REQUESTS)))
         self._fleet.cells["ms_per_token"][slot] = _UNKNOWN_MS_PER_TOKEN
         self._fleet.cells["overhead_ms"][slot] = _UNKNOWN_OVERHEAD_MS
         self._publish(slot, pool)

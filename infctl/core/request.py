@@ -16,7 +16,8 @@ class Role(StrEnum):
 
 
 class Request(msgspec.Struct, gc=False):
-    """One client request, reduced to what decisions need.
+    """One client request, reduced to what decisions need. `id` is the router's own and unique,
+    `name` the id the client knows, which need not be.
 
     `prompt_bytes` is the length of the prompt's text as sent, `extra_tokens` an estimate for what
     is not text (image and audio parts); only `plain_text` prompts teach how many bytes a token
@@ -29,6 +30,7 @@ class Request(msgspec.Struct, gc=False):
 
     id: str
     model: str
+    name: str = ""
     prompt_bytes: int = 0
     extra_tokens: int = 0
     max_tokens: int = 0

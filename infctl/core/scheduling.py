@@ -75,21 +75,22 @@ class Weighted(msgspec.Struct, frozen=True):
     weight: float = 1.0
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One endpoint in an explanation: which filter dropped it, or its score by scorer."""
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """A pick and what it was made from: the weighted sum, each scorer's weighted column, and per
+    slot the filter that dropped it. `columns` is empty for a picker that uses no scores."""
 
-    endpoint: str
-    dropped_by: str | None
-    scores: dict[str, float]
-    total: float | None
-    cached_tokens: int
+    slot: int
+    scores: Column
+    columns: tuple[tuple[str, Column], ...]
+    dropped: tuple[str | None, ...]
 
 
-class Explanation(msgspec.Struct, frozen=True):
-    """Why a request would go where it goes."""
+class _Allowed(msgspec.Struct, frozen=True):
+    """A cached joint mask: 0 where every filter allows and −inf elsewhere, and who dropped whom."""
 
-    picked: str | None
-    rows: list[Row]
+    penalty: Column
+    any: bool
+    dropped: tuple[str | None, ...]
 
 
 class Pipeline:
@@ -106,11 +107,11 @@ class Pipeline:
         self.scorers = tuple(scorers)
         self.picker = picker
         self.name = name
-        self._masks: dict[tuple[Hashable, ...], tuple[Column, bool]] = {}
+        self._masks: dict[tuple[Hashable, ...], _Allowed] = {}
         self._masks_version = -1
 
-    def mask(self, request: Request, fleet: Fleet) -> tuple[Column, bool]:
-        """0 where every filter allows, −inf elsewhere; and whether any slot is allowed."""
+    def allowed(self, request: Request, fleet: Fleet) -> _Allowed:
+        """Who may serve the request, by all filters."""
         if self._masks_version != fleet.version or len(self._masks) > _MASKS_MAX:
             self._masks.clear()
             self._masks_version = fleet.version
@@ -120,11 +121,13 @@ class Pipeline:
             entry = self._masks[key] = self._build_mask(request, fleet)
         return entry
 
-    def _build_mask(self, request: Request, fleet: Fleet) -> tuple[Column, bool]:
-        allowed = fleet.mask(e is not None for e in fleet.slots)
-        for _, item in self.filters:
-            allowed &= item.allow(request, fleet)
-        return np.where(allowed, 0.0, -np.inf), bool(allowed.any())
+    def _build_mask(self, request: Request, fleet: Fleet) -> _Allowed:
+        dropped: list[str | None] = [None if e is not None else "empty" for e in fleet.slots]
+        for name, item in self.filters:
+            for slot in np.flatnonzero(~item.allow(request, fleet)):
+                dropped[slot] = dropped[slot] or name
+        mask = fleet.mask(reason is None for reason in dropped)
+        return _Allowed(np.where(mask, 0.0, -np.inf), bool(mask.any()), tuple(dropped))
 
     def decide(
         self,
@@ -133,39 +136,45 @@ class Pipeline:
         cached: Column,
         random: Random,
         excluded: Sequence[int] = (),
-    ) -> int | None:
-        """The slot to use, or None when nothing may serve the request.
+    ) -> Choice | None:
+        """The slot to use and why, or None when nothing may serve the request.
 
         `excluded` slots (tried and failed) are avoided unless nothing else is left.
         """
-        scores, any_allowed = self.mask(request, fleet)
-        if not any_allowed:
+        allowed = self.allowed(request, fleet)
+        if not allowed.any:
             return None
-        if excluded:
-            scores = self._exclude(scores, excluded)
+        scores = self._exclude(allowed.penalty, excluded) if excluded else allowed.penalty
+        columns: tuple[tuple[str, Column], ...] = ()
         if self.picker.uses_scores:
-            for item in self.scorers:
-                column = item.scorer.score(request, fleet, cached)
-                scores = scores + (column if item.weight == 1.0 else item.weight * column)
-        return self.picker.pick(scores, fleet, random)
+            columns = self._columns(request, fleet, cached)
+            for _, column in columns:
+                scores = scores + column
+        slot = self.picker.pick(scores, fleet, random)
+        return Choice(slot, scores, columns, allowed.dropped)
+
+    def preview(self, request: Request, fleet: Fleet, cached: Column) -> Choice:
+        """How a request would score now; the picker, which may keep state, is not asked, so
+        `slot` is the best score's, or −1 where none is allowed or the picker uses no scores."""
+        allowed = self.allowed(request, fleet)
+        columns = self._columns(request, fleet, cached)
+        scores = sum((column for _, column in columns), start=allowed.penalty)
+        certain = allowed.any and self.picker.uses_scores
+        return Choice(int(scores.argmax()) if certain else -1, scores, columns, allowed.dropped)
+
+    def _columns(
+        self, request: Request, fleet: Fleet, cached: Column
+    ) -> tuple[tuple[str, Column], ...]:
+        return tuple(
+            [
+                (w.name, score if w.weight == 1.0 else w.weight * score)
+                for w in self.scorers
+                for score in [w.scorer.score(request, fleet, cached)]
+            ]
+        )
 
     @staticmethod
     def _exclude(mask: Column, excluded: Sequence[int]) -> Column:
         narrowed = mask.copy()
         narrowed[list(excluded)] = -np.inf
         return narrowed if np.isfinite(narrowed).any() else mask
-
-    def explain(
-        self, request: Request, fleet: Fleet, cached: Column, picked: int | None
-    ) -> Explanation:
-        """Every endpoint with what dropped it or how it scored, as of now."""
-        columns = {w.name: w.weight * w.scorer.score(request, fleet, cached) for w in self.scorers}
-        dropped = {name: f.allow(request, fleet) for name, f in self.filters}
-        rows = []
-        for slot, endpoint in fleet:
-            by = next((name for name, allowed in dropped.items() if not allowed[slot]), None)
-            scores = {name: float(column[slot]) for name, column in columns.items()}
-            total = None if by else sum(scores.values())
-            rows.append(Row(endpoint.id, by, scores, total, int(cached[slot])))
-        chosen = None if picked is None else fleet.slots[picked]
-        return Explanation(chosen.id if chosen else None, rows)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from infctl.core.fleet import State
+from infctl.core.ledger import rows
 from infctl.router.telemetry import total
-from infctl.router.wire import answer, error_body
+from infctl.router.wire import BadRequest, answer, error_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from infctl.core.fleet import Endpoint
+    from infctl.core.ledger import Decision
     from infctl.router.driver import Router
     from infctl.router.server import Connection
     from infctl.router.telemetry import EndpointStats
     from infctl.router.wire import Head
+
+_LISTED = 100
+"""How many decisions are listed at once."""
 
 _ACTIONS = ("drain", "eject", "resume")
 
@@ -36,7 +42,11 @@ class Admin:
         self._router.telemetry.bug("admin request", error)
 
     def on_request(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
-        status, data = self._answer(head.method.decode(), head.url.decode("latin-1"))
+        target = head.url.decode("latin-1")
+        if (head.method, target) == (b"POST", "/v1/explain"):
+            status, data = self._explain(head, body)
+        else:
+            status, data = self._answer(head.method.decode(), target)
         payload = data if isinstance(data, bytes) else msgspec.json.encode(data)
         connection.respond(head, answer(status, payload, close=not head.keep_alive))
 
@@ -46,6 +56,10 @@ class Admin:
                 return 200, self._fleet()
             case "GET", ["v1", "route-table"]:
                 return 200, self._route_table()
+            case "GET", ["v1", "decisions"]:
+                return 200, self._decisions(list(islice(self._router.director.ledger, _LISTED)))
+            case "GET", ["v1", "decisions", name]:
+                return 200, self._decisions(self._router.director.ledger.find(name))
             case "GET", ["v1", "endpoints", name]:
                 return self._endpoint(name)
             case "POST", ["v1", "endpoints", name, action] if action in _ACTIONS:
@@ -53,6 +67,30 @@ class Admin:
             case _:
                 message = f"the admin API has no {method} {target}"
                 return 404, error_body(404, message)
+
+    def _decisions(self, found: list[Decision]) -> dict[str, Any]:
+        """Newest first; each with what it was based on, what was expected, what came true."""
+        now_ms = self._router.now() * 1000.0
+        return self._policy() | {"decisions": [_decision(d, now_ms) for d in found]}
+
+    def _policy(self) -> dict[str, Any]:
+        pipeline = self._router.director.pipeline
+        return {"policy": pipeline.name, "units": {w.name: w.scorer.unit for w in pipeline.scorers}}
+
+    def _explain(self, head: Head, body: bytes | bytearray) -> tuple[int, Any]:
+        """Where a completion request with this body would go now."""
+        router = self._router
+        try:
+            request, _ = router.intake.read(head, body, router.default_model)
+        except BadRequest as error:
+            return error.status, error_body(error.status, error.message)
+        found, best = router.director.explain(request, router.now())
+        return 200, self._policy() | {
+            "model": request.model,
+            "prompt_tokens": round(request.prompt_tokens),
+            "decided_by_score": best >= 0,
+            "endpoints": found,
+        }
 
     def _fleet(self) -> dict[str, Any]:
         rows = [self._row(slot, endpoint) for slot, endpoint in self._router.director.fleet]
@@ -100,6 +138,26 @@ class Admin:
             self._router.change(name, held, reason)
             status, row = self._endpoint(name)
         return status, row
+
+
+def _decision(decision: Decision, now_ms: float) -> dict[str, Any]:
+    slot = decision.choice.slot
+    endpoint = decision.endpoints[slot]
+    return {
+        "request": decision.name,
+        "model": decision.model,
+        "age_s": round((now_ms - decision.at_ms) / 1000.0, 3),
+        "attempt": decision.attempt,
+        "endpoint": endpoint.id if endpoint else None,
+        "prompt_tokens": round(decision.prompt_tokens),
+        "expected": {
+            "ttft_ms": round(decision.expected_ttft_ms, 1),
+            "cached_tokens": round(decision.expected_cached_tokens),
+        },
+        "actual": {"ttft_ms": decision.ttft_ms, "cached_tokens": decision.cached_tokens},
+        "outcome": decision.outcome,
+        "endpoints": rows(decision.endpoints, decision.cached, decision.choice, slot),
+    }
 
 
 def _figures(stats: EndpointStats) -> dict[str, Any]:

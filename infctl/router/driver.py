@@ -101,12 +101,13 @@ class Router:
 
     def _proxy(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
         try:
-            request, forwarded = self.intake.read(head, body, self._default_model)
+            request, forwarded = self.intake.read(head, body, self.default_model)
         except BadRequest as error:
             self.telemetry.refused[error.status] += 1
             self._refuse(connection, head, error.status, error.message)
             return
         request_id = self.intake.request_id(head)
+        request.name = request_id.decode()
         exchange = Exchange(self, connection, head, forwarded, request, request_id)
         connection.exchange = exchange
         self.exchanges[request.id] = exchange
@@ -128,7 +129,7 @@ class Router:
         )
         connection.respond(head, data)
 
-    def _default_model(self) -> str:
+    def default_model(self) -> str:
         """What a request without a model means: the only model there is, if there is one."""
         names = {e.models[0] for _, e in self.director.fleet if e.models}
         return names.pop() if len(names) == 1 else ""

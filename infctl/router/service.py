@@ -65,6 +65,9 @@ def run(
     _tune_allocator()
     service = Service(profile, pipeline, engines, options, route_table)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        # Runner would take SIGINT from the loop and raise KeyboardInterrupt after a clean drain,
+        # unless it finds a handler other than Python's own.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         runner.run(service.run())
 
 

@@ -14,6 +14,8 @@ from infctl.core import events as ev
 from infctl.core.commands import Abort, Dispatch, Reject
 from infctl.core.director import Director, Settings
 from infctl.core.fleet import Endpoint, Load, State
+from infctl.core.ledger import Decision, Row
+from infctl.core.ledger import rows as rows_of
 from infctl.core.prefix import block_hashes, prefix_seed
 from infctl.core.request import Request
 from infctl.profile.model import Profile
@@ -218,11 +220,62 @@ def test_the_same_events_give_the_same_commands() -> None:
 def test_explaining_changes_nothing_and_names_the_filter() -> None:
     made = director(3)
     made.handle(ev.EndpointChanged("u1", State.EJECTED), 1.0)
-    explained = made.explain(request("x"), 1.0)
-    assert [row.dropped_by for row in explained.rows] == [None, "ready", None]
-    assert explained.picked in ("u0", "u2")
-    assert explained.rows[0].scores.keys() == {"predicted-ttft"}
+    rows, best = made.explain(request("x"), 1.0)
+    assert [(r.endpoint, r.dropped_by) for r in rows] == [
+        ("u0", None),
+        ("u2", None),
+        ("u1", "ready"),
+    ]
+    assert best == 0
+    assert rows[0].scores.keys() == {"predicted-ttft"}
+    assert rows[2].total is None
     assert (len(made.flights), len(made.index), float(made.fleet.inflight.sum())) == (0, 0, 0.0)
+
+
+def test_explaining_does_not_disturb_what_comes_after() -> None:
+    def play(explain: bool) -> list[int]:
+        made = director(4, picker="round-robin")
+        slots = []
+        for n in range(6):
+            if explain:
+                assert made.explain(request("x"), 1.0)[1] == -1
+            slots.append(arrive(made, request(f"r{n}")).slot)
+        return slots
+
+    assert play(True) == play(False)
+
+
+def test_the_ledger_tells_what_was_expected_and_what_came_true() -> None:
+    made = director(2)
+    item = request("a")
+    item.name = "client-id"
+    arrive(made, item, 1.0)
+    made.handle(ev.FirstByte("a"), 1.25)
+    made.handle(ev.RequestFinished("a", True, ev.Usage(500, 5, 128)), 2.0)
+    (decision,) = made.ledger.find("client-id")
+    assert (decision.ttft_ms, decision.cached_tokens, decision.outcome) == (250.0, 128, "answered")
+    assert (decision.expected_cached_tokens, decision.expected_ttft_ms) == (0.0, 55.0)
+    rows = ledger_rows(made, decision)
+    assert [r.picked for r in rows].count(True) == 1
+    assert rows[0].picked
+
+
+def ledger_rows(made: Director, decision: Decision) -> list[Row]:
+    return rows_of(decision.endpoints, decision.cached, decision.choice, decision.choice.slot)
+
+
+def test_every_attempt_is_a_decision_and_the_ledger_is_bounded() -> None:
+    made = director(2)
+    item = request("a")
+    item.name = "n"
+    arrive(made, item)
+    made.handle(ev.LegFailed("a", "refused"), 1.0)
+    newest, first = made.ledger.find("n")
+    assert (newest.attempt, first.attempt, first.outcome) == (2, 1, "failed: refused")
+    for n in range(1500):
+        arrive(made, request(f"r{n}", tokens=1))
+    assert len(made.ledger) == 1000
+    assert made.ledger.find("n") == []
 
 
 class Machine(RuleBasedStateMachine):

@@ -28,6 +28,15 @@ def test_a_line_follows_a_change() -> None:
     assert line.fit()[1] == pytest.approx(0.02, rel=0.05)
 
 
+def test_too_few_samples_leave_the_fixed_part_its_usual_share() -> None:
+    line = Line(offset=2000.0)
+    line.add(1500, 350)
+    assert line.fit() == (pytest.approx(200), pytest.approx(0.1))
+    for _ in range(10):
+        line.add(1500, 350)
+    assert line.fit() == (pytest.approx(200), pytest.approx(0.1))
+
+
 def test_coefficients_are_never_negative() -> None:
     falling, below = Line(), Line()
     for x in (100.0, 200.0, 300.0, 400.0):

@@ -27,12 +27,15 @@ async def echo(seen: Seen, writer: asyncio.StreamWriter) -> None:
     writer.write(whole(json.dumps({"usage": usage}).encode()))
 
 
-async def ask(running: Running, tmp_path: Any, method: str, target: str) -> tuple[int, Any]:
+async def ask(
+    running: Running, tmp_path: Any, method: str, target: str, body: bytes = b""
+) -> tuple[int, Any]:
     path = str(tmp_path / "admin.sock")
     server = Server(Admin(running.router, lambda: [{"model": "m"}]), Limits())
     listener = await asyncio.get_running_loop().create_unix_server(server, path)
     reader, writer = await asyncio.open_unix_connection(path)
-    writer.write(f"{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+    head = f"{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     status, _, body = split(await reader.read())
     writer.close()
     listener.close()
@@ -80,6 +83,46 @@ async def test_eject_moves_work_elsewhere_and_stays_out(
         assert (row["state"], row["inflight"]) == ("draining", 0)
         status, headers, _ = await work
         assert (status, headers["x-infctl-endpoint"]) == (200, "u1")
+
+
+async def test_decisions_tell_what_was_expected_and_what_came_true(
+    start_engine: Any, start_router: Any, tmp_path: Any
+) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        await running.post(
+            "/v1/completions", {"model": "m", "prompt": "x" * 40}, X_Request_Id="mine"
+        )
+        status, found = await ask(running, tmp_path, "GET", "/v1/decisions/mine")
+        _, everything = await ask(running, tmp_path, "GET", "/v1/decisions")
+        assert (await ask(running, tmp_path, "GET", "/v1/decisions/nope"))[1]["decisions"] == []
+    (decision,) = found["decisions"]
+    assert (status, found["policy"]) == (200, "predicted-ttft")
+    assert everything["decisions"][0]["request"] == "mine"
+    assert (decision["endpoint"], decision["outcome"]) == ("u0", "answered")
+    assert decision["actual"] == {"ttft_ms": None, "cached_tokens": 4}
+    assert decision["expected"]["cached_tokens"] == 0
+    (row,) = decision["endpoints"]
+    assert row["picked"]
+    assert row["total"] == row["scores"]["predicted-ttft"] < 0
+
+
+async def test_a_request_is_explained_without_being_sent(
+    start_engine: Any, start_router: Any, tmp_path: Any
+) -> None:
+    engines = [await start_engine(echo) for _ in range(2)]
+    async with start_router(engines) as running:
+        await ask(running, tmp_path, "POST", "/v1/endpoints/u1/drain")
+        body = b'{"model": "m", "prompt": "' + b"word " * 100 + b'"}'
+        status, found = await ask(running, tmp_path, "POST", "/v1/explain", body)
+        bad, _ = await ask(running, tmp_path, "POST", "/v1/explain", b"{")
+    assert (status, bad) == (200, 400)
+    assert [(r["endpoint"], r["dropped_by"]) for r in found["endpoints"]] == [
+        ("u0", None),
+        ("u1", "ready"),
+    ]
+    assert found["prompt_tokens"] == 125
+    assert not engines[0].seen
 
 
 @pytest.mark.parametrize(

@@ -40,15 +40,15 @@ def test_the_joint_mask_is_cached_until_the_fleet_changes() -> None:
     filters = [(n, compose.load("filter", n)) for n in ("ready", "role", "model")]
     pipeline = Pipeline(filters, [], compose.load("picker", "best"), "t")
     made, request = fleet(), Request(id="r", model="m")
-    mask, any_allowed = pipeline.mask(request, made)
-    assert mask.tolist() == [0.0, -np.inf, -np.inf, -np.inf]
-    assert pipeline.mask(request, made)[0] is mask
+    allowed = pipeline.allowed(request, made)
+    assert allowed.penalty.tolist() == [0.0, -np.inf, -np.inf, -np.inf]
+    assert allowed.dropped == (None, "model", "role", "ready")
+    assert allowed.any
+    assert pipeline.allowed(request, made) is allowed
     made.set_state(3, State.READY)
-    assert pipeline.mask(request, made)[0].tolist() == [0.0, -np.inf, -np.inf, 0.0]
-    assert any_allowed
-    assert (
-        pipeline.decide(Request(id="r", model="none"), made, np.zeros(4), random.Random()) is None
-    )
+    assert pipeline.allowed(request, made).penalty.tolist() == [0.0, -np.inf, -np.inf, 0.0]
+    none = Request(id="r", model="none")
+    assert pipeline.decide(none, made, np.zeros(4), random.Random()) is None
 
 
 def test_excluded_slots_are_avoided_unless_nothing_else_is_left() -> None:
@@ -56,5 +56,11 @@ def test_excluded_slots_are_avoided_unless_nothing_else_is_left() -> None:
     pipeline = Pipeline(filters, [], compose.load("picker", "best"), "t")
     made, request, dice = fleet(), Request(id="r", model="m"), random.Random(1)
     made.set_state(3, State.READY)
-    assert {pipeline.decide(request, made, np.zeros(4), dice, (0,)) for _ in range(20)} == {3}
-    assert pipeline.decide(request, made, np.zeros(4), dice, (0, 3)) in (0, 3)
+
+    def pick(*excluded: int) -> int:
+        choice = pipeline.decide(request, made, np.zeros(4), dice, excluded)
+        assert choice is not None
+        return choice.slot
+
+    assert {pick(0) for _ in range(20)} == {3}
+    assert pick(0, 3) in (0, 3)
