@@ -169,7 +169,11 @@ class Router:
             if self._own_metrics_port:
                 body = error_body(404, "metrics are on a port of their own")
                 return 404, body, JSON
-            return 200, self.telemetry.exposition(self.director), self.telemetry.CONTENT_TYPE
+            return (
+                200,
+                self.telemetry.exposition(self.director, self.now()),
+                self.telemetry.CONTENT_TYPE,
+            )
         if not bool(self.director.fleet.ready.any()):
             body = error_body(503, "no endpoint is ready yet")
             return 503, body, JSON

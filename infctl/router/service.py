@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from infctl.core.scheduling import Pipeline
     from infctl.engine import Engine
     from infctl.profile.model import Profile
+    from infctl.router.server import Handler
 
 _BACKLOG = 4096
 _M_MMAP_THRESHOLD = -3
@@ -97,6 +98,7 @@ class Service:
         self._options = options
         self._route_table = route_table
         self._stop = asyncio.Event()
+        self._servers: list[Server] = []
         self._listeners: list[asyncio.AbstractServer] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -115,7 +117,7 @@ class Service:
         try:
             server = await self._listen(router, metrics_port)
             discovery.update(static)
-            self._start_loops(router, server, discovery)
+            self._start_loops(router, discovery)
             gc.collect()
             gc.freeze()
             # Requests make no cycles, so most young collections would find nothing.
@@ -132,17 +134,21 @@ class Service:
 
     async def _listen(self, router: Router, metrics_port: int | None) -> Server:
         loop = asyncio.get_running_loop()
-        limits = self._profile.routing.limits
-        server = Server(router, limits)
+        server = self._server(router)
         sock = _bind(self._options.host, self._options.port)
         self._url = f"http://{_printable(sock)}"
         self._listeners.append(await loop.create_server(server, sock=sock, backlog=_BACKLOG))
         if metrics_port is not None:
-            pages = Server(_MetricsPage(router), limits)
+            pages = self._server(_MetricsPage(router))
             sock = _bind(self._options.host, metrics_port)
             self._listeners.append(await loop.create_server(pages, sock=sock))
         if self._options.admin:
             await self._listen_admin(router, Path(self._options.admin))
+        return server
+
+    def _server(self, handler: Handler) -> Server:
+        server = Server(handler, self._profile.routing.limits)
+        self._servers.append(server)
         return server
 
     async def _listen_admin(self, router: Router, path: Path) -> None:
@@ -150,7 +156,7 @@ class Service:
             path.unlink()
         mask = os.umask(0o177)
         try:
-            server = Server(Admin(router, self._route_table), self._profile.routing.limits)
+            server = self._server(Admin(router, self._route_table))
             listener = await asyncio.get_running_loop().create_unix_server(server, str(path))
         except OSError as error:
             raise MachineError(
@@ -160,8 +166,8 @@ class Service:
             os.umask(mask)
         self._listeners.append(listener)
 
-    def _start_loops(self, router: Router, server: Server, discovery: Discovery) -> None:
-        work = [_sweep(router, server), self._announce(router)]
+    def _start_loops(self, router: Router, discovery: Discovery) -> None:
+        work = [_sweep(router, self._servers), self._announce(router)]
         if self._options.state:
             lengths = {m.name: m.context_tokens or 0 for m in self._profile.models}
             work.append(discovery.follow_state(self._options.state, lengths))
@@ -227,16 +233,17 @@ class _MetricsPage:
 
         telemetry = self._router.telemetry
         found = head.url.partition(b"?")[0] == b"/metrics"
-        text = telemetry.exposition(self._router.director) if found else b""
+        text = telemetry.exposition(self._router.director, self._router.now()) if found else b""
         kind = telemetry.CONTENT_TYPE
         connection.respond(head, answer(200 if found else 404, text, content_type=kind))
 
 
-async def _sweep(router: Router, server: Server) -> None:
+async def _sweep(router: Router, servers: list[Server]) -> None:
     while True:
         await asyncio.sleep(1.0)
         router.sweep()
-        server.sweep()
+        for server in servers:
+            server.sweep()
 
 
 async def _until_end_of_input(stop: asyncio.Event) -> None:

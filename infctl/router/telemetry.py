@@ -27,6 +27,7 @@ _BUCKETS_S = (
 )  # fmt: skip
 _LINES_MAX = 10_000
 _RATE_KEEP = 0.7
+_PAGE_S = 1.0
 
 
 class Histogram:
@@ -184,6 +185,7 @@ class Telemetry:
         self.missing_series: dict[str, tuple[str, ...]] = {}
         self._log: Log | None = None
         self._last_tick = 0.0
+        self._page = (0.0, b"")
 
     def open_log(self, fmt: str, wall: Callable[[], float], out: TextIO = sys.stderr) -> None:
         """Start logging."""
@@ -271,11 +273,16 @@ class Telemetry:
             stats.tokens_per_s = stats.tokens_per_s * _RATE_KEEP + rate * (1 - _RATE_KEEP)
         self.flush()
 
-    def exposition(self, director: Director) -> bytes:
-        """The Prometheus text of everything counted."""
+    def exposition(self, director: Director, now: float) -> bytes:
+        """The Prometheus text of everything counted, at most a second old: it takes milliseconds
+        to make, so a flood of scrapes must not make one each."""
         from infctl.router.exposition import render
 
-        return render(self, director)
+        made_at, text = self._page
+        if not text or now - made_at > _PAGE_S:
+            text = render(self, director)
+            self._page = (now, text)
+        return text
 
 
 def _request_line(exchange: Exchange, duration: float) -> RequestLine:
