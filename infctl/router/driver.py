@@ -124,7 +124,7 @@ class Router:
             status,
             error_body(status, message),
             request_id=self.intake.request_id(head),
-            close=not head.keep_alive,
+            close=not connection.keeps(head),
             head_only=head.method == b"HEAD",
         )
         connection.respond(head, data)
@@ -158,7 +158,7 @@ class Router:
             status,
             body,
             content_type=content_type,
-            close=not head.keep_alive,
+            close=not connection.keeps(head),
             head_only=head.method == b"HEAD",
         )
         connection.respond(head, data)

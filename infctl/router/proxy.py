@@ -122,7 +122,7 @@ class Exchange:
         """Answer with an error of our own."""
         self.status = command.status
         body = error_body(command.status, command.message)
-        close = not self.head.keep_alive
+        close = not self.connection.keeps(self.head)
         data = answer(
             command.status,
             body,
@@ -150,7 +150,7 @@ class Exchange:
             return
         self._response = response
         self.status = response.status
-        close = not self.head.keep_alive
+        close = not self.connection.keeps(self.head)
         if response.length is not None:
             framing = b"content-length: %d\r\n" % response.length
         elif self.head.version == "1.0":
@@ -211,7 +211,7 @@ class Exchange:
         self.tail = body[-_TAIL:]
         name = self.endpoint.id.encode() if self.endpoint else b""
         framing = b"content-length: %d\r\n" % len(body)
-        close = not self.head.keep_alive
+        close = not self.connection.keeps(self.head)
         self.connection.write(response_head(response, self.request_id, name, framing, close) + body)
 
     def on_failure(self, reason: str, clean: bool) -> None:

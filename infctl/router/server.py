@@ -219,6 +219,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closing:
             self.transport.write(data)
 
+    def keeps(self, head: Head) -> bool:
+        """Whether the connection stays open after this request; its answer must say if not."""
+        return head.keep_alive and not self.server.draining
+
     def finish(self, keep_alive: bool) -> None:
         """The answer is out: close, or go on with the next request."""
         self.exchange = None
@@ -260,6 +264,12 @@ class Connection(asyncio.BufferedProtocol):
         """Cut the connection: the client must not take a broken answer for a whole one."""
         self.closing = True
         self.transport.abort()
+
+    @property
+    def working(self) -> bool:
+        """Whether a request, or a part of one, is here and not answered yet."""
+        arriving = self._head is not None or self._started or bool(self._pending)
+        return self.exchange is not None or (arriving and not self.closing)
 
     def expired(self, now: float) -> bool:
         """Whether the client took too long for its head or body, or idled too long."""
@@ -303,8 +313,13 @@ class Server:
             connection.expire()
 
     def drain(self) -> None:
-        """Close idle connections; those in work close with their answer."""
+        """Close idle connections; what has begun to arrive is answered, and then closed."""
         self.draining = True
         for connection in list(self.connections):
-            if connection.exchange is None:
+            if not connection.working:
                 connection.close()
+
+    @property
+    def working(self) -> bool:
+        """Whether a request is in work, on its way here, or an answer on its way out."""
+        return any(c.working or c.closing for c in self.connections)

@@ -195,7 +195,7 @@ class Service:
         self._listeners[0].close()
         server.drain()
         deadline = router.now() + self._profile.routing.drain_s / self._options.speed
-        while router.exchanges and router.now() < deadline:
+        while (router.exchanges or server.working) and router.now() < deadline:
             await asyncio.sleep(0.05)
         cut = list(router.exchanges.values())
         router.telemetry.log("drained", cut=len(cut))

@@ -264,3 +264,28 @@ async def test_answers_to_head_have_no_body(start_router: Any) -> None:
             b"HEAD /v1/completions HTTP/1.1\r\nHost: r\r\nConnection: close\r\n\r\n"
         )
     assert [part[:12] for part in raw.split(b"\r\n\r\n")] == [b"HTTP/1.1 404", b"HTTP/1.1 405", b""]
+
+
+async def test_draining_answers_what_has_begun_to_arrive_and_says_close(
+    start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        streams = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(4)]
+        request = post(LENGTH)
+        for (_, writer), size in zip(streams, (0, 10, len(request) - 5, 0), strict=True):
+            writer.write(request[:size])
+        await asyncio.sleep(0.05)
+        running.server.drain()
+        assert running.server.working
+        for (_, writer), size in zip(streams[1:3], (10, len(request) - 5), strict=True):
+            writer.write(request[size:])
+        answers = [await reader.read() for reader, _ in streams]
+        assert answers[0] == answers[3] == b""
+        for answer in answers[1:3]:
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"connection: close" in answer
+        await asyncio.sleep(0.05)
+        assert not running.server.working
+        for _, writer in streams:
+            writer.close()
