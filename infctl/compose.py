@@ -12,8 +12,9 @@ import hashlib
 import importlib
 import os
 import sys
+import traceback
 from functools import cache
-from importlib import resources
+from importlib import metadata, resources
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,9 @@ class PluginInfo(msgspec.Struct, frozen=True):
     ref: str
     distribution: str
     summary: str
+
+
+_IMPORTERS = frozenset({__file__, importlib.__file__, metadata.__file__})
 
 
 def _add_plugin_path() -> None:
@@ -101,14 +105,27 @@ def find(seam: str, ref: str) -> type[Any]:
         )
     try:
         found = entry.load() if entry else _import(ref)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever a plugin's module does on import is the plugin's fault
         raise InputError(
-            f"the {seam} {ref!r} cannot be imported: {error}",
-            hint="Install its package, or add its folder to INFCTL_PLUGIN_PATH.",
+            f"the {seam} {ref!r} cannot be imported: {_at(error)}",
+            hint="Install its package, or add its folder to INFCTL_PLUGIN_PATH."
+            if isinstance(error, ImportError | AttributeError)
+            else "The plugin is wrong: correct that file.",
         ) from error
     if not isinstance(found, type):
         raise InputError(f"the {seam} {ref!r} is not a class")
     return found
+
+
+def _at(error: Exception) -> str:
+    """What an import failed with, and the plugin's file and line if it got that far."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith("<") and f.filename not in _IMPORTERS]
+    if not own:
+        return str(error)
+    return f"{own[-1].filename}:{own[-1].lineno}: {type(error).__name__}: {error}"
 
 
 def _import(ref: str) -> Any:
@@ -126,6 +143,8 @@ def load(seam: str, ref: Plugin, where: str | None = None) -> Any:
         unknown = set(parameters) - set(getattr(cls, "__struct_fields__", ()))
     except (msgspec.ValidationError, TypeError) as error:
         raise InputError(f"{seam} {name!r}: {error}", where=where) from error
+    except Exception as error:  # a plugin's own checks may raise what they like
+        raise InputError(f"{seam} {name!r} cannot be made: {_at(error)}", where=where) from error
     if unknown:
         raise InputError(_unknown(seam, name, sorted(unknown), cls), where=where)
     protocol = SEAMS[seam]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
+_CHAR_WIDTH, _LABEL_GAP = 6.5, 10  # of a 12 px sans-serif
 Unit = Literal["ms", "s", "%", "tok/s", ""]
 
 
@@ -51,12 +52,12 @@ class Axis(msgspec.Struct, frozen=True):
 def label(value: float, unit: Unit) -> str:
     """A short text for a tick."""
     if unit == "%":
-        return f"{value * 100:g}%"
+        return f"{value * 100:g} %"
     if unit == "ms":
         return f"{value / 1000:g} s" if value >= 1000 else f"{value:g} ms"
     if value >= 10_000:
         return f"{value / 1000:g}k"
-    return f"{value:g}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
 def line_chart(
@@ -151,7 +152,7 @@ def _grid(
             f'<text class="tick" x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">'
             f"{label(tick, y.unit)}</text>"
         )
-    for tick in x.ticks() if x_ticks else []:
+    for tick in _apart(x.ticks(), px, x.unit) if x_ticks else []:
         parts.append(
             f'<text class="tick" x="{px(tick):.1f}" y="{HEIGHT - BOTTOM + 15}" '
             f'text-anchor="middle">{label(tick, x.unit)}</text>'
@@ -162,6 +163,18 @@ def _grid(
         f"{html.escape(x.label)}</text>"
     )
     return "".join(parts)
+
+
+def _apart(ticks: Sequence[float], px: Callable[[float], float], unit: Unit) -> list[float]:
+    """Ticks whose labels keep clear of the one before."""
+    kept: list[float] = []
+    free_at = -math.inf
+    for tick in ticks:
+        half = _CHAR_WIDTH * len(label(tick, unit)) / 2
+        if px(tick) - half >= free_at:
+            kept.append(tick)
+            free_at = px(tick) + half + _LABEL_GAP
+    return kept
 
 
 def _legend(items: Sequence[tuple[str, str]]) -> str:

@@ -33,7 +33,7 @@ class Figure(msgspec.Struct, frozen=True):
         if value is None:
             return "–"
         if self.unit == "%":
-            return f"{value * 100:.{self.decimals}f} %"
+            return share(value, self.decimals)
         unit = f" {self.unit}" if self.unit else ""
         return f"{value:,.{self.decimals}f}{unit}"
 
@@ -58,6 +58,19 @@ class Figure(msgspec.Struct, frozen=True):
         if abs(value - base) <= margin:
             return ""
         return "good" if (value < base) == (self.better == "lower") else "bad"
+
+
+def share(value: float | None, decimals: int = 1) -> str:
+    """A share as a percentage: `91.0 %`, – for none."""
+    return "–" if value is None else f"{value * 100:.{decimals}f} %"
+
+
+def milliseconds(value: float | None) -> str:
+    """A time: `1,860 ms`, with decimals only where it has any below 10 ms; – for none."""
+    if value is None:
+        return "–"
+    text = f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:,.1f}"
+    return f"{text} ms"
 
 
 def signed(value: float, decimals: int) -> str:
@@ -89,7 +102,10 @@ FIGURES = (
     Figure("Requests", "requests", "", ""),
     Figure("Errors", "errors", "", "lower"),
 )
-HEADLINES = ("TTFT p50", "TTFT p90", "Goodput at the SLO", "Prefix hit rate", "Output")
+HEADLINES = (
+    *("TTFT p50", "TTFT p90", "TPOT p50", "E2E p50"),
+    *("Goodput at the SLO", "Requests within the SLO", "Prefix hit rate", "Output"),
+)
 
 
 def workload_name(result: Result) -> str:

@@ -18,7 +18,7 @@ h2{margin:0;font-size:16px}
 .chips span{padding:2px 10px;border:1px solid var(--line);border-radius:99px;background:var(--card);
 color:var(--soft);font-size:13px;overflow-wrap:anywhere}
 .alarm{color:var(--bad);font-weight:600}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px;
+.tiles{display:grid;grid-template-columns:repeat(4,minmax(0,1fr));gap:12px;
 margin-bottom:12px}
 .tile,.card{background:var(--card);border:1px solid var(--line);border-radius:12px}
 .tile{padding:14px 16px}
@@ -31,6 +31,8 @@ font-variant-numeric:tabular-nums;white-space:nowrap}
 .note,.nothing{margin:2px 0 8px;color:var(--soft);font-size:13px}
 .good{color:var(--good)}.bad{color:var(--bad)}
 .tile .good,.tile .bad{font-weight:600}
+.tile small span{white-space:nowrap}
+@media(max-width:820px){.tiles{grid-template-columns:repeat(2,minmax(0,1fr))}}
 svg{display:block;width:100%;height:auto;touch-action:pan-y}
 svg text{font-size:12px;fill:var(--soft)}
 .grid{stroke:var(--line);stroke-width:1}
@@ -54,6 +56,9 @@ table{width:100%;border-collapse:collapse;font-size:14px;font-variant-numeric:ta
 th,td{padding:6px 10px;border-top:1px solid var(--line);text-align:right;white-space:nowrap}
 th{border-top:0;color:var(--soft);font-weight:500}
 th:first-child,td:first-child{padding-left:0;text-align:left}
+.figures td:first-child{white-space:normal}
+.figures i{display:inline-block;min-width:74px;font-style:normal}
+.figures th:nth-child(n+3){padding-right:84px}
 .named th:nth-child(2),.named td:nth-child(2){text-align:left}
 summary{cursor:pointer;color:var(--soft);font-size:14px}
 ul{margin:6px 0;padding-left:18px}ul:empty{display:none}
@@ -61,8 +66,10 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px;margin:8px 0;
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 pre{margin:10px 0 0;padding:10px 12px;overflow-x:auto;border-radius:8px;background:var(--bg);
 font-size:13px}
-@media(max-width:560px){main{padding:18px 12px 40px}.card{padding:14px 12px}
-th,td{padding:6px 6px}table{font-size:13px}}
+@media(max-width:560px){.tile{padding:12px}.tile strong{font-size:21px}main{padding:18px 12px 40px}
+.card{padding:14px 12px}
+th,td{padding:6px 6px}table{font-size:13px}.figures i{display:block;min-width:0}
+.figures th{white-space:normal;overflow-wrap:anywhere}.figures th:nth-child(n+3){padding-right:6px}}
 #tip{position:fixed;z-index:9;display:none;max-width:300px;padding:7px 10px;border-radius:8px;
 background:var(--ink);color:var(--bg);font-size:12.5px;pointer-events:none}
 #tip i{display:inline-block;width:8px;height:8px;margin-right:6px;border-radius:2px;

@@ -5,14 +5,22 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from infctl.bench.charts import Axis, Series, bar_chart, label, line_chart
-from infctl.bench.figures import FIGURES, HEADLINES, Figure, run_name, workload_name
+from infctl.bench.charts import Axis, Series, bar_chart, line_chart
+from infctl.bench.figures import (
+    FIGURES,
+    HEADLINES,
+    Figure,
+    milliseconds,
+    run_name,
+    share,
+    workload_name,
+)
 from infctl.bench.page import SCRIPT, STYLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from infctl.bench.result import LengthBucket, Result, RunResult
+    from infctl.bench.result import EndpointResult, LengthBucket, Result, RunResult
 
 _COLOURS = 6
 _LINES_MAX = 64
@@ -101,7 +109,7 @@ def _tile(figure: Figure, base: RunResult, run: RunResult) -> str:
         old = figure.value(base)
         against = (
             f'<span class="{figure.verdict(value, old)}">{figure.change(value, old)}</span> '
-            f"from {figure.text(old)}"
+            f"from <span>{figure.text(old)}</span>"
         )
     return (
         f'<div class="tile"><p>{html.escape(figure.label)}</p>'
@@ -148,19 +156,28 @@ def _loads(result: Result) -> str:
 
 
 def _load(run: RunResult, high: float) -> str:
-    endpoints = [e for e in run.per_endpoint if e.running][:_LINES_MAX]
+    endpoints = run.per_endpoint
+    shown = [e for e in endpoints if e.running][:_LINES_MAX]
     title = f"Open requests per endpoint: {run_name(run)}"
-    if not endpoints or not high:
+    if not shown or not high:
         return _card(title, "", _nothing("Nothing was measured."))
-    series = [
-        Series(e.endpoint or run.url, f"e{i % 8}", e.running) for i, e in enumerate(endpoints)
-    ]
+    series = [Series(e.endpoint or run.url, f"e{i % 8}", e.running) for i, e in enumerate(shown)]
+    return _card(title, _balance(endpoints), _over_time(series, "", high, legend=False))
+
+
+def _balance(endpoints: Sequence[EndpointResult]) -> str:
+    """How evenly the work was spread, over every endpoint of the fleet."""
     tokens = [e.input_tokens + e.output_tokens for e in endpoints]
     mean = sum(tokens) / len(tokens)
-    note = (
-        f"{len(endpoints)} endpoints; the busiest served {max(tokens) / mean:.2f}× the mean tokens."
-    )
-    return _card(title, note if mean else "", _over_time(series, "", high, legend=False))
+    idle = sum(not e.requests for e in endpoints)
+    parts = [f"{len(endpoints):,} endpoint{'s'[: len(endpoints) != 1]}"]
+    if idle:
+        parts[0] += f", {idle:,} without a request"
+    if mean:
+        parts.append(f"the busiest served {max(tokens) / mean:.2f}× the mean tokens")
+    if len(endpoints) > _LINES_MAX:
+        parts.append(f"the first {_LINES_MAX} are drawn")
+    return "; ".join(parts) + "."
 
 
 def _hits(result: Result) -> str:
@@ -200,21 +217,22 @@ def _length_name(bucket: LengthBucket) -> str:
 
 def _table(result: Result) -> str:
     base, *others = result.runs
-    heads = "<th></th>" + f"<th>{html.escape(run_name(base))}</th>"
-    heads += "".join(f"<th>{html.escape(run_name(r))}</th><th>change</th>" for r in others)
+    heads = "<th></th>" + "".join(f"<th>{html.escape(run_name(r))}</th>" for r in result.runs)
     rows = [_row(figure, base, others) for figure in FIGURES]
     rows.append(_errors_row(result))
-    return f'<div class="scroll"><table><tr>{heads}</tr>{"".join(rows)}</table></div>'
+    return (
+        f'<div class="scroll"><table class="figures"><tr>{heads}</tr>{"".join(rows)}</table></div>'
+    )
 
 
 def _row(figure: Figure, base: RunResult, others: Sequence[RunResult]) -> str:
+    """Each change beside its value; below it where the page is narrow."""
     old = figure.value(base)
     cells = f"<td>{html.escape(figure.label)}</td><td>{figure.text(old)}</td>"
     for run in others:
         value = figure.value(run)
-        css = figure.verdict(value, old)
-        change = figure.change(value, old)
-        cells += f'<td>{figure.text(value)}</td><td class="{css}">{change}</td>'
+        change = f'<i class="{figure.verdict(value, old)}">{figure.change(value, old)}</i>'
+        cells += f"<td><span>{figure.text(value)}</span>{change}</td>"
     return f"<tr>{cells}</tr>"
 
 
@@ -224,7 +242,7 @@ def _errors_row(result: Result) -> str:
         for r in result.runs
         for kind, count in r.errors_by_kind.items()
     ]
-    width = 2 * len(result.runs)
+    width = 1 + len(result.runs)
     return f'<tr><td colspan="{width}" class="bad">{"<br>".join(kinds)}</td></tr>' if kinds else ""
 
 
@@ -232,8 +250,7 @@ def _endpoints(result: Result) -> str:
     rows = []
     for index, run in enumerate(result.runs):
         for item in run.per_endpoint[:_LINES_MAX]:
-            hit = "–" if item.prefix_hit_rate is None else f"{item.prefix_hit_rate:.1%}"
-            p50 = "–" if item.ttft_ms.p50 is None else f"{item.ttft_ms.p50:,.0f} ms"
+            hit, p50 = share(item.prefix_hit_rate), milliseconds(item.ttft_ms.p50)
             rows.append(
                 f'<tr><td><span class="key {_css(index)}">{html.escape(run_name(run))}</span></td>'
                 f"<td>{html.escape(item.endpoint or run.url)}</td><td>{item.requests:,}</td>"
@@ -273,10 +290,10 @@ def _check_row(run: RunResult) -> str:
 
 def _setting(result: Result) -> str:
     run = result.runs[-1]
-    slo = f"TTFT ≤ {label(result.slo.ttft_ms, 'ms')}, TPOT ≤ {label(result.slo.tpot_ms, 'ms')}"
+    slo = f"TTFT ≤ {milliseconds(result.slo.ttft_ms)}, TPOT ≤ {milliseconds(result.slo.tpot_ms)}"
     facts = {
         "Workload": f"{result.workload}, {run.requests:,} requests, {run.input_tokens:,} tokens in",
-        "Hit ceiling": f"{run.prefix_ceiling:.1%} of the prompt blocks (an infinite cache)",
+        "Hit ceiling": f"{share(run.prefix_ceiling)} of the prompt blocks (an infinite cache)",
         "Not sent": f"{run.skipped:,} requests exceed the context" if run.skipped else "",
         "Length": f"{run.duration_s:,.0f} s of engine time, {run.client.wall_s:,.0f} s on the wall",
         "Time": "every duration is engine time: wall time × speed",

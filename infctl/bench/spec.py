@@ -22,7 +22,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `at_s / (rate_scale × speed)` on the wall; with `concurrency` that many requests are kept open
     instead. `model` '' takes the first that `/v1/models` names, `bytes_per_token` None measures
     it with one small request. `timeout_s` (wall) ends a request that makes no progress at all
-    for so long. `headers` are added to every request.
+    for so long. `headers` are added to every request. `endpoints` are the fleet's, where they are
+    known: those that serve nothing are part of the result too.
     """
 
     url: str
@@ -41,6 +42,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     connections_max: Annotated[int, msgspec.Meta(gt=0, le=65_536)] = 4096
     timeout_s: Positive = 600.0
     headers: dict[str, str] = {}
+    endpoints: Annotated[tuple[str, ...], msgspec.Meta(max_length=100_000)] = ()
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

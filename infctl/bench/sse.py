@@ -45,7 +45,7 @@ class EventScanner:
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
         end = data.rfind(b"\n\n") + 2
-        if end != len(data):
+        if end == 1 or end != len(data):
             data = self._keep_rest(data, end)
         if not data:
             return 0

@@ -42,7 +42,7 @@ def summarise(measured: Measured, spec: RunSpec) -> RunResult:
         output_tokens_per_s=_per_s(output_tokens, duration_s),
         goodput=round(goodput, 4),
         prefix_hit_rate=hit_rate(good),
-        per_endpoint=_endpoints(samples, duration_s),
+        per_endpoint=_endpoints(samples, duration_s, spec.endpoints),
         good_share=round(goodput * duration_s / len(samples), 5) if samples else 0.0,
         requests_per_s=_per_s(len(good), duration_s),
         duration_s=round(duration_s, 3),
@@ -185,8 +185,10 @@ def _bucket(low: int, high: int | None, samples: Sequence[Sample]) -> LengthBuck
     return LengthBucket(low, high, len(samples), hit_rate(samples), _round(ttft.p50))
 
 
-def _endpoints(samples: Sequence[Sample], duration_s: float) -> list[EndpointResult]:
-    groups: dict[str, list[Sample]] = defaultdict(list)
+def _endpoints(
+    samples: Sequence[Sample], duration_s: float, known: Sequence[str]
+) -> list[EndpointResult]:
+    groups: dict[str, list[Sample]] = defaultdict(list, {name: [] for name in known})
     for sample in samples:
         groups[sample.endpoint].append(sample)
     return [_endpoint(name, groups[name], duration_s) for name in sorted(groups, key=_natural)]

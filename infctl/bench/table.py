@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from infctl.bench.figures import FIGURES, Figure, run_name, workload_name
+from infctl.bench.figures import FIGURES, Figure, milliseconds, run_name, workload_name
 
 if TYPE_CHECKING:
     from infctl.bench.result import Result, RunResult
@@ -53,7 +53,8 @@ def _title(result: Result) -> str:
 
 
 def _caption(result: Result) -> Text:
-    slo = f"SLO: TTFT ≤ {result.slo.ttft_ms:g} ms, TPOT ≤ {result.slo.tpot_ms:g} ms.\n"
+    bounds = (milliseconds(result.slo.ttft_ms), milliseconds(result.slo.tpot_ms))
+    slo = "SLO: TTFT ≤ {}, TPOT ≤ {}.\n".format(*bounds)
     if result.client.passed:
         return Text(f"{slo}Client self-check passed.", style="dim")
     text = Text(slo, style="dim")

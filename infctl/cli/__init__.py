@@ -117,9 +117,9 @@ def _report(error: Exception) -> int:
 
 
 def _message(error: InfctlError) -> str:
+    """`error: ` and each problem on a line of its own; what belongs to one is indented."""
     text = f"{error.where}: {error.message}" if error.where else error.message
-    several = "\n" in text
-    lines = [_red("error:") + ("\n" if several else " ") + text]
+    lines = [f"{_red('error:')} {line}" for line in getattr(error, "lines", None) or [text]]
     return "\n".join([*lines, f"  {error.hint}"] if error.hint else lines)
 
 

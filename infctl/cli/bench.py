@@ -13,8 +13,6 @@ import typer
 from infctl.cli.group import RunGroup
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from infctl.bench.result import Result
     from infctl.bench.runner import RunSpec
 
@@ -75,6 +73,7 @@ def run_command(
 
     A key in INFCTL_API_KEY is sent as the bearer token.
     """
+    from infctl.bench import output
     from infctl.bench.runner import RunSpec
     from infctl.slo import Slo
 
@@ -93,7 +92,7 @@ def run_command(
         timeout_s=timeout_s,
         headers=_headers(),
     )
-    _finish(_measure(spec), out, as_json)
+    output.show(_measure(spec), out, as_json=as_json)
 
 
 @app.command("report")
@@ -104,13 +103,13 @@ def report_command(
     ] = None,
 ) -> None:
     """Show a result again and write its report.html anew."""
-    from infctl.bench import report, result, table
+    from infctl.bench import output, report, result
 
     found = result.read(path)
     folder = out or (path if path.is_dir() else path.parent)
     result.write_file(folder / "report.html", report.render(found).encode())
-    _console().print(table.comparison(found))
-    _console().print(f"Wrote {folder / 'report.html'}")
+    output.show_table(found)
+    print(f"Wrote {folder / 'report.html'}")
 
 
 def _measure(spec: RunSpec) -> Result:
@@ -120,21 +119,6 @@ def _measure(spec: RunSpec) -> Result:
     with progress_bar("bench") as progress:
         run = runner.run(spec, progress)
     return result.build([run], spec, command=shlex.join(["infctl", *sys.argv[1:]]))
-
-
-def _finish(found: Result, out: Path, as_json: bool) -> None:
-    from infctl.bench import report, result, table
-
-    result.write(found, out / "result.json")
-    result.write_file(out / "report.html", report.render(found).encode())
-    if as_json:
-        sys.stdout.write(result.encode(found).decode())
-        return
-    console = _console()
-    console.print(table.comparison(found))
-    for note in found.notes:
-        console.print(f"Note: {note}")
-    console.print(f"Wrote {out / 'result.json'} and {out / 'report.html'}")
 
 
 def _parameters(pairs: list[str]) -> dict[str, object]:
@@ -157,9 +141,3 @@ def _parameters(pairs: list[str]) -> dict[str, object]:
 def _headers() -> dict[str, str]:
     key = os.environ.get("INFCTL_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=True)

@@ -20,27 +20,42 @@ def list_(
     from rich.console import Console
     from rich.table import Table
 
-    from infctl.cli.plugin_info import catalogue
+    from infctl.cli.plugin_info import catalogue, summaries
 
+    infos = catalogue(seam)
     table = Table(box=None, pad_edge=False)
-    for name in ("SEAM", "NAME", "FROM", "WHAT IT DOES"):
-        table.add_column(name, overflow="fold")
-    for info in catalogue(seam):
-        table.add_row(info.seam, info.name, info.distribution, info.summary)
+    for name, values in (
+        ("SEAM", [info.seam for info in infos]),
+        ("NAME", [info.name for info in infos]),
+        ("FROM", [info.distribution for info in infos]),
+    ):
+        table.add_column(name, no_wrap=True, min_width=max(map(len, values), default=0))
+    table.add_column("WHAT IT DOES")  # wrapped at words
+    for info, what in zip(infos, summaries(infos), strict=True):
+        table.add_row(info.seam, info.name, info.distribution, what)
     Console(markup=False, highlight=False).print(table)
 
 
 @app.command()
 def describe(
-    name: Annotated[str, typer.Argument(help="A plugin's name, or module:Class.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[SEAM] NAME", help="A plugin's name, or module:Class; its seam may precede it."
+        ),
+    ],
     seam: Annotated[
         str | None, typer.Option(help="Its seam, where several have a plugin of that name.")
     ] = None,
 ) -> None:
     """Tell what a plugin does and which parameters it takes."""
     from infctl.cli.plugin_info import description
+    from infctl.errors import UsageError
 
-    print(description(name, seam))
+    *before, name = words
+    if len(before) + bool(seam) > 1:
+        raise UsageError("name one plugin", hint="infctl plugin describe scorer queue-depth")
+    print(description(name, before[0] if before else seam))
 
 
 @app.command()

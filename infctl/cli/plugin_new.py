@@ -75,7 +75,7 @@ $use
 _USE = {
     "engine": "    engine: {type: $name}",
     "filter": "    routing: {filters: [ready, role, model, $name]}",
-    "scorer": "    routing: {scorers: [predicted-ttft, {type: $name, weight: 1}]}",
+    "scorer": "    routing: {scorers: [prefix-affinity, {type: $name, weight: 1}]}",
     "picker": "    routing: {picker: $name}",
     "workload": "    infctl up --bench --workload $name",
 }

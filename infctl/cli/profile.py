@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from infctl.errors import InputError, MachineError
+
+if TYPE_CHECKING:
+    from infctl.profile.document import Problem
 
 app = typer.Typer(help="List, validate, show and start profiles.", no_args_is_help=True)
 
@@ -48,20 +51,20 @@ def validate(
     sets: Sets = None,
 ) -> None:
     """Check profiles: every problem with its file, line and key. Exit code 3 if there is one."""
-    from infctl.compose import desired_units, pipeline
-    from infctl.profile.load import load
+    from infctl.cli.profile_checks import load
+    from infctl.profile.load import ProfileError
 
-    problems = []
+    problems: list[Problem] = []
+    hint = None
     for ref in files:
         try:
-            profile = load(ref, sets or (), os.environ)
-            pipeline(profile)
-            desired_units(profile)
+            load(ref, sets or ())
             print(f"{ref}: good")
-        except InputError as error:
-            problems.append(str(error))
+        except ProfileError as error:
+            problems += error.problems
+            hint = error.hint or hint
     if problems:
-        raise InputError("\n".join(problems))
+        raise ProfileError(problems, hint)
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,11 +77,11 @@ def run(
 
 
 def _profile(ref: str | None, sets: list[str]) -> Profile:
-    from infctl.profile.load import load
+    from infctl.cli.profile_checks import load
     from infctl.profile.model import Metadata, Model, Pool, Profile
 
     if ref is not None:
-        return load(ref, sets, os.environ)
+        return load(ref, sets)
     # Models and engine kinds of given endpoints are learned from them.
     return Profile(
         metadata=Metadata(name="router"), models=[Model(name="any")], pools=[Pool(name="any")]

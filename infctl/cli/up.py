@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from infctl.actuator import DesiredUnit
     from infctl.cli.up_fleet import LocalFleet, Place
     from infctl.cli.up_signals import Signals
     from infctl.cli.up_view import View
@@ -77,6 +79,7 @@ Out = Annotated[Path, _bench_option(text="Where report.html and result.json go."
 
 @app.command()
 def up(
+    context: typer.Context,
     ref: Ref = "demo",
     for_: For = None,
     as_json: Json = False,
@@ -97,22 +100,51 @@ def up(
 
     With --bench, run it twice to measure its policy against round-robin.
     """
+    from infctl.cli.profile_checks import load
+    from infctl.cli.up_checks import check_units
     from infctl.cli.up_fleet import Place, owned
     from infctl.cli.up_signals import Signals
-    from infctl.profile.load import load
 
-    profile = load(ref, sets or (), os.environ)
+    _check_options(context, bench)
     end_s = None if for_ is None else duration_s(for_)
+    profile = load(ref, sets or ())
+    check_units(profile)
     place = Place(host=host, port=port, emulate=emulate, speed=speed or 1.0, seed=seed)
     with Signals() as signals, owned(profile.metadata.name):
         if bench:
             from infctl.cli import up_bench
 
-            asked = up_bench.Bench(workload, limit, rate_scale, speed, seed, out, policy)
+            asked = up_bench.Bench(
+                workload, limit, rate_scale, speed, seed, out, policy, as_json=as_json
+            )
             code = up_bench.run(profile, place, asked, signals)
         else:
             code = _serve(_routed(profile, policy), place, as_json, signals, end_s)
     raise typer.Exit(code)
+
+
+_BENCH_ONLY = ("workload", "limit", "rate_scale", "seed", "out")
+
+
+def _check_options(context: typer.Context, bench: bool) -> None:
+    """Raise UsageError on an option that would do nothing."""
+    from infctl.errors import UsageError
+
+    given = [n for n in (*_BENCH_ONLY, "for_") if _given(context, n)]
+    if bench and "for_" in given:
+        raise UsageError(
+            "--for has no meaning with --bench, which ends after its two runs",
+            hint="--limit sets how many requests each run sends.",
+        )
+    idle = ["--" + name.replace("_", "-") for name in given if name in _BENCH_ONLY]
+    if idle and not bench:
+        have = "has" if len(idle) == 1 else "have"
+        raise UsageError(f"{' and '.join(idle)} {have} no effect without --bench")
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
 def _routed(profile: Profile, policy: str | None) -> Profile:
@@ -128,19 +160,42 @@ def _serve(
     from infctl.cli.up_fleet import LocalFleet
     from infctl.cli.up_view import view
 
-    fleet, shown = LocalFleet(profile, place, signals), view(as_json)
+    fleet, shown, code = LocalFleet(profile, place, signals), view(as_json), 0
+    desired = fleet.prepare()
+    shown.starting(fleet.name, _made_of(desired))
     try:
-        url = fleet.start(shown.unit)
-        shown.ready(fleet.name, url)
+        url = fleet.start(shown.unit, desired)
+        shown.ready(fleet.name, url, _end(end_s, place.speed))
         _watch(fleet, shown, signals, end_s)
+        shown.stopping()
     except Interrupted:
-        return _INTERRUPTED
+        shown.stopping()
+        code = _INTERRUPTED
     finally:
         try:
             shown.close()  # fails where the terminal went away
         finally:
             fleet.stop()
-    return 0
+    shown.stopped()
+    return code
+
+
+def _made_of(units: Sequence[DesiredUnit]) -> str:
+    """`8 emulated units of deepseek-v3, and the router`."""
+    kinds = " and ".join(dict.fromkeys(unit.engine for unit in units))
+    models = ", ".join(dict.fromkeys(unit.spec.model for unit in units))
+    return f"{len(units):,} {kinds} unit{'s'[: len(units) != 1]} of {models}, and the router"
+
+
+def _end(end_s: float | None, speed: float) -> str:
+    """What will end a fleet, and what its figures are, for people."""
+    import time
+
+    pace = f" Figures are wall time, of engines at {speed:g}× speed." if speed != 1 else ""
+    if end_s is None:
+        return f"Ctrl-C stops it.{pace}"
+    at = time.strftime("%H:%M:%S", time.localtime(time.time() + end_s))
+    return f"Stops at {at}, after {end_s:g} s; Ctrl-C stops it earlier.{pace}"
 
 
 def _watch(fleet: LocalFleet, shown: View, signals: Signals, end_s: float | None) -> None:

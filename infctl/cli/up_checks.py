@@ -7,16 +7,36 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infctl.errors import MachineError
+from infctl.errors import InputError, MachineError
 
 if TYPE_CHECKING:
-    from infctl.profile.model import EngineConfig
+    from infctl.profile.model import EngineConfig, Profile
 
 TINY_MODEL = "~/.cache/infctl/tiny-model"
 """Where the shipped tiny profiles expect their model, which `up` makes if it is not there."""
 
-_VERSION = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
+_PACKAGES = frozenset({"vllm", "sglang"})
+"""Engines that are packages of their own name; other codecs' engines may be anything."""
+
+_VERSION = """
+import importlib.metadata as metadata, importlib.util as util, sys
+try:
+    print(metadata.version(sys.argv[1]))
+except metadata.PackageNotFoundError:
+    print("?" if util.find_spec(sys.argv[1]) else "absent")
+"""
 _VERSION_S = 20.0
+
+
+def check_units(profile: Profile) -> None:
+    """Raise InputError when there would be nothing to start."""
+    if any(pool.units.ready for pool in profile.pools):
+        return
+    keys = [f"pools.{pool.name}.units.ready" for pool in profile.pools]
+    what = f"{keys[0]} is 0" if len(keys) == 1 else f"{', '.join(keys)} are 0"
+    raise InputError(
+        f"no units: {what}, so nothing would serve", hint=f"For example: --set {keys[0]}=1"
+    )
 
 
 def prepare_model(path: str) -> None:
@@ -42,10 +62,25 @@ def prepare_model(path: str) -> None:
     )
 
 
-def warn_of_version(engine: EngineConfig, python: str) -> None:
-    """Warn when the engine that is installed is another than the profile was written for."""
-    installed = installed_version(engine.type, python) if engine.version else None
-    if engine.version and installed and not _same(engine.version, installed):
+def check_engine(engine: EngineConfig, python: str, emulable: bool) -> None:
+    """See that a Python has the engine; warn when it is another version than the profile's.
+
+    Raises MachineError. A Python that does not start is the actuator's to report.
+    """
+    installed = installed_version(engine.type, python)
+    if installed == "absent" and engine.type in _PACKAGES:
+        emulate = "\n  Or add --emulate, which needs no engine." if emulable else ""
+        raise MachineError(
+            f"{python} has no package {engine.type}",
+            hint="Name the Python of an environment that has it: engine.python in the profile, or "
+            f"INFCTL_{engine.type.upper()}_PYTHON.{emulate}",
+        )
+    if installed and installed[0].isdigit():
+        _warn_of_version(engine, python, installed)
+
+
+def _warn_of_version(engine: EngineConfig, python: str, installed: str) -> None:
+    if engine.version and not _same(engine.version, installed):
         print(
             f"warning: engine.version is {engine.version}, but {python} has {engine.type} "
             f"{installed}: flags and metrics may differ",
@@ -54,7 +89,8 @@ def warn_of_version(engine: EngineConfig, python: str) -> None:
 
 
 def installed_version(package: str, python: str) -> str | None:
-    """The version of a package in another Python's environment; None if that does not tell."""
+    """The version of a package in another Python's environment: `absent` if it has none, `?` if
+    the package tells none, None if that Python does not start."""
     try:
         found = subprocess.run(
             [python, "-c", _VERSION, package],

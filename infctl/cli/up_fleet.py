@@ -12,14 +12,14 @@ import msgspec
 from infctl import compose, state
 from infctl.actuator import Diff
 from infctl.actuators.local import Interrupted, LocalActuator
-from infctl.cli.up_checks import prepare_model, warn_of_version
+from infctl.cli.up_checks import check_engine, prepare_model
 from infctl.cli.up_router import RouterProcess, check_port
 from infctl.errors import InfctlError, MachineError, TargetError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infctl.actuator import UnitStatus
+    from infctl.actuator import DesiredUnit, UnitStatus
     from infctl.cli.up_signals import Signals
     from infctl.profile.model import Profile
 
@@ -47,10 +47,10 @@ class LocalFleet:
         self._signals = signals
         self._actuator = LocalActuator(self.name, pause=signals.wait)
 
-    def start(self, progress: Callable[[UnitStatus], None]) -> str:
-        """Start everything and return the router's URL.
+    def prepare(self) -> tuple[DesiredUnit, ...]:
+        """The units to start, after a look at all that can be known to fail. Starts nothing.
 
-        Raises Interrupted when told to stop meanwhile, or what went wrong. Call `stop` in any case.
+        Raises UsageError, InputError, MachineError.
         """
         place = self.place
         compose.pipeline(self.profile)
@@ -60,11 +60,22 @@ class LocalFleet:
             raise UsageError(
                 "real engines run at their own speed", hint="Leave out --speed, or add --emulate."
             )
+        check_port(place.host, place.port)
+        emulable = all(model.timing for model in self.profile.models)
+        for python in {unit.spec.python for unit in real}:
+            check_engine(self.profile.engine, python, emulable)
         for path in {unit.spec.model_path for unit in real}:
             prepare_model(path)
-        for python in {unit.spec.python for unit in real}:
-            warn_of_version(self.profile.engine, python)
-        check_port(place.host, place.port)
+        return desired
+
+    def start(
+        self, progress: Callable[[UnitStatus], None], desired: tuple[DesiredUnit, ...] | None = None
+    ) -> str:
+        """Start everything and return the router's URL. `desired` is what `prepare` returned.
+
+        Raises Interrupted when told to stop meanwhile, or what went wrong. Call `stop` in any case.
+        """
+        desired = self.prepare() if desired is None else desired
         state.save(self._state())
         # What an earlier command left is not ours to adopt: it ends with that command's pipe.
         left = tuple(unit.name for unit in self._actuator.observe())
@@ -107,6 +118,13 @@ class LocalFleet:
     def figures(self) -> dict[str, Any] | None:
         """The router's view of the fleet (admin API, /v1/fleet); None if it does not answer."""
         return self.router.fleet() if self.router else None
+
+    def endpoints(self) -> tuple[str, ...]:
+        """Ids of all endpoints the router knows, or of the units if it does not tell."""
+        figures = self.figures()
+        if figures is None:
+            return tuple(unit.name for unit in self.units())
+        return tuple(row["id"] for row in figures["endpoints"])
 
     def stop(self) -> None:
         """Stop the router, which drains, and then the units. Another signal makes it hurry."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from infctl import state
+from infctl.cli.admin import UnixConnection
 from infctl.errors import InfctlError, InputError, MachineError, TargetError, UsageError
 
 _READY = b"ready "
@@ -107,7 +108,7 @@ class RouterProcess:
 
     def fleet(self) -> dict[str, Any] | None:
         """What its admin API says of the fleet; None if it does not answer."""
-        connection = _UnixConnection(str(self.admin))
+        connection = UnixConnection(str(self.admin), _ADMIN_S)
         try:
             connection.request("GET", "/v1/fleet")
             answer = connection.getresponse()
@@ -137,17 +138,3 @@ class RouterProcess:
         if self.process.stdout:
             self.process.stdout.close()
         Path(self.admin).unlink(missing_ok=True)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=_ADMIN_S)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect to the socket's path."""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)

@@ -69,6 +69,13 @@ def _port_error(options: EmulatorOptions, error: OSError) -> MachineError:
     )
 
 
+def _sentences(error: InfctlError) -> str:
+    """What, where and what to do, on the one line that a log shows."""
+    text = f"{error.where}: {error.message}" if error.where else error.message
+    hint = f". {error.hint[0].upper()}{error.hint[1:]}" if error.hint else ""
+    return f"{text.rstrip('.')}{hint}"
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the server; the exit code."""
     try:
@@ -80,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
 
             uvloop.run(serve(options))
     except InfctlError as error:
-        say(" ".join(f"error: {error}".split()))
+        say(" ".join(f"error: {_sentences(error)}".split()))
         return error.exit_code
     return 0
 

@@ -42,7 +42,7 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
 def parse_options(argv: Sequence[str]) -> EmulatorOptions:
     """Options from a command line. Raises UsageError or InputError."""
     args = _parser().parse_args(argv)
-    timing = _timing(args.timing_json)
+    timing = _timing_json(args.timing_json) if args.timing_json else _timing(args.timing)
     replica = ReplicaOptions(
         block_size=args.block_size,
         max_num_seqs=args.max_num_seqs,
@@ -102,7 +102,19 @@ def _check(args: argparse.Namespace, replica: ReplicaOptions) -> None:
         raise UsageError("--kv-capacity-tokens holds not even one block")
 
 
-def _timing(text: str) -> TimingModel:
+def _timing(ref: str) -> TimingModel:
+    """A shipped timing model by name, or one in a file."""
+    if ref.endswith(".json"):
+        return _timing_json(ref)
+    from infctl import compose  # as slow to import as the emulator itself: on use alone
+
+    try:
+        return compose.timing(ref)
+    except InputError as error:
+        raise InputError(error.message, where=error.where or "--timing", hint=error.hint) from None
+
+
+def _timing_json(text: str) -> TimingModel:
     source = text.strip()
     where = "--timing-json"
     if not source.startswith("{"):
@@ -120,7 +132,7 @@ def _timing(text: str) -> TimingModel:
         raise InputError(
             f"not a timing model: {error}",
             where=where,
-            hint="give JSON with prefill, decode, kv_capacity_tokens and source",
+            hint="It is JSON with prefill, decode, kv_capacity_tokens and source.",
         ) from None
 
 
@@ -136,7 +148,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--alias", action="append", default=[], help="another name; may be repeated")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8000)
-    add("--timing-json", required=True, help="a timing model as JSON, or a file that holds it")
+    timing = parser.add_mutually_exclusive_group(required=True)
+    timing.add_argument(
+        "--timing", help="a shipped timing model (`infctl profile list`), or a YAML or JSON file"
+    )
+    timing.add_argument("--timing-json", help="a timing model as JSON, or a file that holds it")
     add("--speed", type=float, default=1.0, help="engine time = wall time × speed")
     add("--dialect", choices=DIALECTS, default="vllm")
     add("--kv-capacity-tokens", type=int, default=0, help="default: the timing model's")

@@ -23,7 +23,9 @@ def crosscheck(root: Located) -> Iterator[Problem]:
     yield from _duplicates("clusters", clusters)
     yield from _duplicates("pools", pools)
     names = [name for _, name in _names(models)]
-    known_clusters = [name for _, name in _names(clusters)] or ["local"]
+    known_clusters = [name for _, name in _names(clusters)]
+    if "clusters" not in root.mapping:
+        known_clusters = ["local"]
     for pool in pools:
         yield from _pool_model(pool, names)
         yield from _refers(pool, "cluster", known_clusters)
@@ -75,8 +77,9 @@ def _timings(models: list[Located]) -> Iterator[Problem]:
     for model in models:
         timing = _text(model, "timing")
         if timing and not timing.value.endswith(_YAML) and timing.value not in known:
-            what = f"there is no timing model {timing.value!r}{mean(timing.value, known)}"
-            yield Problem(timing.where, "models.timing", f"{what}; shipped: {', '.join(known)}")
+            close = mean(timing.value, known) or f"; shipped: {', '.join(known)}"
+            what = f"there is no timing model {timing.value!r}{close}"
+            yield Problem(timing.where, "models.timing", what)
 
 
 def shipped_timings() -> list[str]:
@@ -95,9 +98,10 @@ def _pool_model(pool: Located, models: list[str]) -> Iterator[Problem]:
 
 
 def _refers(pool: Located, key: str, known: list[str]) -> Iterator[Problem]:
+    """Where no name is known at all, their list is what is wrong, and is told already."""
     given = _text(pool, key)
-    if given and given.value not in known:
-        close = mean(given.value, known) or f"; there is {', '.join(known) or 'none'}"
+    if given and known and given.value not in known:
+        close = mean(given.value, known) or f"; there is {', '.join(known)}"
         what = f"there is no {key} {given.value!r}{close}"
         yield Problem(given.where, f"pools.{_label(pool)}.{key}", what)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -20,7 +20,7 @@ from infctl.profile.crosscheck import crosscheck
 from infctl.profile.document import BYTES_MAX, Located, Problem, Unreadable, Where, parse
 from infctl.profile.merge import merge, override_all
 from infctl.profile.model import Profile
-from infctl.profile.problems import mean, of_model
+from infctl.profile.problems import at, mean, of_model
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -41,17 +41,28 @@ class ProfileError(InputError):
             shown.append(f"… and {len(problems) - PROBLEMS_SHOWN} more problems")
         super().__init__("\n".join(shown), hint=hint)
         self.problems = tuple(problems)
+        self.lines = tuple(shown)
 
 
-def load(ref: str, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Profile:
+Check = Callable[[dict[str, Any], Profile | None], Iterable[tuple[tuple[str | int, ...], str]]]
+"""What else to check: given the values as written, and the profile if nothing is wrong so far, it
+tells paths of values and what is wrong with them."""
+
+
+def load(
+    ref: str,
+    sets: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    checks: Iterable[Check] = (),
+) -> Profile:
     """The profile `ref` names: a shipped one, or the path of a YAML or JSON file.
 
     `sets` are `a.b.c=VALUE` texts; `INFCTL_SET__A__B__C` in `environ` (default: none) comes
-    before them. Raises ProfileError with every problem there is.
+    before them. Raises ProfileError with every problem there is, those of `checks` among them.
     """
     root, problems = _read_chain(ref)
     root, found = override_all(root, sets, environ or {}, Profile.model_fields)
-    return _build(root, problems + found)
+    return _build(root, problems + found, checks)
 
 
 def shipped() -> list[str]:
@@ -65,13 +76,17 @@ def read_text(ref: str) -> str:
     return _text(_locate(ref, None, Where(ref)))
 
 
-def _build(root: Located, problems: list[Problem]) -> Profile:
+def _build(root: Located, problems: list[Problem], checks: Iterable[Check]) -> Profile:
     problems = problems + list(crosscheck(root))
     profile: Profile | None = None
+    document = _expanded(root).plain()
     try:
-        profile = Profile.model_validate(_expanded(root).plain())
+        profile = Profile.model_validate(document)
     except ValidationError as error:
         problems += of_model(error, root)
+    for check in checks:
+        found = check(document, None if problems else profile)
+        problems += [at(root, path, what) for path, what in found]
     if problems or profile is None:
         raise ProfileError(_in_order(problems))
     return profile

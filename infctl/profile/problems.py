@@ -65,6 +65,11 @@ def of_model(error: ValidationError, root: Located) -> Iterator[Problem]:
         yield Problem(root.at(path), _shown(path, root), _words(detail, path, root))
 
 
+def at(root: Located, path: Path, what: str) -> Problem:
+    """A problem of the value at a path."""
+    return Problem(root.at(path), _shown(path, root), what)
+
+
 def mean(word: str, known: Iterable[str]) -> str:
     """` (did you mean X?)`, or nothing."""
     close = difflib.get_close_matches(str(word), list(known), 1, 0.6)

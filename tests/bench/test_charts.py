@@ -2,6 +2,7 @@ import html
 import json
 import re
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -49,5 +50,15 @@ def test_ticks_are_few_and_inside(low: float, factor: float, log: bool) -> None:
 
 def test_labels() -> None:
     assert [label(v, u) for v, u in ((0.25, "%"), (250, "ms"), (2000, "ms"), (15_000, ""))] == [
-        *("25%", "250 ms", "2 s", "15k")
+        *("25 %", "250 ms", "2 s", "15k")
     ]
+
+
+def test_labels_of_a_narrow_range_keep_apart() -> None:
+    axis = Axis("", 180.0, 2600.0, "ms", log=True)
+    chart = line_chart([Series("a", "c0", [(180.0, 0.0), (2600.0, 1.0)])], axis, Y)
+    ticks = [t for t in svg(chart).iter("text") if t.get("text-anchor") == "middle"]
+    placed = [(float(t.get("x", 0)), len(t.text or "")) for t in ticks if t.get("class") == "tick"]
+    assert len(placed) > 2
+    for (left, wide), (right, width) in pairwise(placed):
+        assert left + wide * 3.2 + 6 < right - width * 3.2

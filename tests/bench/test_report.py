@@ -100,3 +100,21 @@ def test_a_failed_self_check_is_an_alarm(make) -> None:
     page = Page(render(msgspec.structs.replace(make.result(), client=failed)))
     assert "self-check failed" in page.text
     assert "b: late sends" in page.text
+
+
+def test_balance_is_over_the_whole_fleet(make) -> None:
+    result = make.result()
+    run = result.runs[-1]
+    one = run.per_endpoint[0]
+    idle = msgspec.structs.replace(one, endpoint="idle", requests=0, input_tokens=0,
+                                   output_tokens=0)  # fmt: skip
+    run = msgspec.structs.replace(run, per_endpoint=[one, idle])
+    page = Page(render(msgspec.structs.replace(result, runs=[result.runs[0], run])))
+    assert "2 endpoints, 1 without a request; the busiest served 2.00× the mean" in page.text
+
+
+def test_tiles_show_what_may_get_worse_too(make) -> None:
+    text = render(make.result())
+    tiles = text[text.index('class="tiles"') : text.index('class="grid2"')]
+    for label in ("TTFT p50", "TPOT p50", "E2E p50", "Output"):
+        assert f"<p>{label}</p>" in tiles

@@ -44,6 +44,12 @@ def test_content_usage_and_end_in_one_piece() -> None:
     assert whole.done
 
 
+def test_a_single_byte_is_kept_for_what_follows() -> None:
+    scanner = EventScanner()
+    data = ROLE + CHAT * 2 + DONE
+    assert sum(scanner.feed(data[i : i + 1]) for i in range(len(data))) == 2
+
+
 @given(st.integers(1, 30), st.lists(st.integers(1, 400), max_size=30), st.booleans())
 def test_any_split_and_line_ending_gives_the_same_counts(
     tokens: int, cuts: list[int], crlf: bool

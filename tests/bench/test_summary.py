@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from infctl.bench.spec import RunSpec
@@ -94,3 +95,12 @@ def test_the_self_check_fails(make, changes: dict[str, object], reason: str) -> 
 def test_late_sends_fail_it_too(make) -> None:
     found = self_check(make.measured([make.sample(i, late_ms=40.0) for i in range(9)]), SPEC)
     assert "late sends: p99 40 ms" in found.reasons[0]
+
+
+def test_endpoints_without_a_request_are_part_of_the_fleet(make) -> None:
+    spec = msgspec.structs.replace(SPEC, endpoints=("e0", "e1", "e2"))
+    found = summarise(make.measured([make.sample(i) for i in range(10)]), spec)
+    assert [(e.endpoint, e.requests, e.output_tokens) for e in found.per_endpoint][2] == (
+        *("e2", 0, 0),
+    )
+    assert {value for _, value in found.per_endpoint[2].running} == {0.0}

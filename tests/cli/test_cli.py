@@ -88,7 +88,7 @@ class Raises:
         (UsageError("what"), 2, "error: what\n"),
         (InputError("what", where="f.yaml:3"), 3, "error: f.yaml:3: what\n"),
         (MachineError("what", hint="Do this."), 4, "error: what\n  Do this.\n"),
-        (TargetError("one\ntwo"), 5, "error:\none\ntwo\n"),
+        (TargetError("one\ntwo"), 5, "error: one\ntwo\n"),
         (ZeroDivisionError("oops"), 70, "infctl: this is a bug: ZeroDivisionError: oops\n"),
         (KeyboardInterrupt(), 130, ""),
         (SystemExit(11), 11, ""),

@@ -29,10 +29,28 @@ def test_describe(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["plugin", "describe", "queue-depth"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("queue-depth: scorer from infctl\n")
-    assert "limit: int = 128" in out
+    assert "limit: whole number = 128" in out
     path = "infctl_plugins.scorers.queue_depth:QueueDepth"
     assert cli.run(["plugin", "describe", path, "--seam", "scorer"]) == 0
-    assert "limit: int = 128" in capsys.readouterr().out
+    assert "limit: whole number = 128" in capsys.readouterr().out
+
+
+def test_list_tells_in_whole_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["plugin", "list"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "queue-depth infctl Prefer endpoints with fewer waiting requests" in out
+    assert "code infctl Code completion: medium prompts, very short answers" in out
+
+
+def test_describe_takes_the_seam_first_and_has_plain_types(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run(["plugin", "describe", "workload", "code"]) == 0
+    out = capsys.readouterr().out
+    assert "rate_rps: number, > 0, ≤ 1,000,000 = 2.57" in out
+    assert "shared_tokens: whole number, 0 to 1,000,000 = 0" in out
+    assert cli.run(["plugin", "describe", "vllm"]) == 0
+    assert "the engine's own flags" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -71,12 +89,12 @@ def test_a_new_plugin_can_be_used_and_described(
     monkeypatch.syspath_prepend(str(tmp_path / "x"))
     capsys.readouterr()
     assert cli.run(["plugin", "describe", "free_cache:FreeCache", "--seam", "scorer"]) == 0
-    assert "sharpness: float = 1.0" in capsys.readouterr().out
+    assert "sharpness: number = 1.0" in capsys.readouterr().out
     arguments = ["profile", "validate", "demo", "--set"]
     assert cli.run([*arguments, "routing.scorers=['free_cache:FreeCache']"]) == 0
     wrong = "routing.scorers=[{type: 'free_cache:FreeCache', sharpnes: 2}]"
     assert cli.run([*arguments, wrong]) == 3
-    assert "did you mean 'sharpness'?" in capsys.readouterr().err
+    assert "did you mean sharpness?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

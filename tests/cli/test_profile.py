@@ -31,7 +31,8 @@ def test_validate_good_and_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str
     captured = capsys.readouterr()
     assert captured.out == "demo: good\n"
     assert f"{bad}:2: slo.ttft: is no key of a profile (did you mean ttft_ms?)" in captured.err
-    assert "Did you mean 'best'?" in captured.err
+    assert f"error: {worse}:2: routing.picker: there is no picker named 'bets'" in captured.err
+    assert "(did you mean best?)" in captured.err
 
 
 def test_show_as_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,13 +7,17 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import urllib.request
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 
+from infctl import cli
 from infctl.cli.up import duration_s
+from infctl.cli.up_checks import installed_version
 
 
 def wait_ready(process: subprocess.Popen[str]) -> str:
@@ -135,6 +139,42 @@ def test_a_missing_model_path(shell: Any) -> None:
     done = shell.run("up", shell.profile(), "--port", "0", "--set", "models.fake.path=/no/model")
     assert done.returncode == 4
     assert "python -m infctl.testing.tiny_model /no/model" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--bench", "--for", "3s"], 2, "--for has no meaning with --bench"),
+        (["--limit", "3"], 2, "--limit has no effect without --bench"),
+        (["--workload", "code", "--out", "x"], 2, "--workload and --out have no effect"),
+        (["--set", "pools.chat.units.ready=0"], 3, "no units: pools.chat.units.ready is 0"),
+        (["--bench", "--set", "pools.chat.units.ready=0"], 3, "no units"),
+    ],
+)
+def test_what_could_only_do_nothing_is_refused(
+    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["up", *arguments]) == code
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_a_missing_engine_is_told_before_anything_is(shell: Any) -> None:
+    if installed_version("vllm", sys.executable) != "absent":
+        pytest.skip("this Python has vllm")
+    shell.env.pop("INFCTL_VLLM_PYTHON", None)
+    done = shell.run("up", "qwen3-8b", "--port", "0")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "has no package vllm" in done.stderr
+    assert "INFCTL_VLLM_PYTHON" in done.stderr
+    assert "--emulate" in done.stderr
+
+
+def test_versions_of_packages() -> None:
+    assert installed_version("no-such-package", sys.executable) == "absent"
+    assert installed_version("msgspec", sys.executable) == msgspec.__version__
+    assert installed_version("msgspec", "/no/python") is None
 
 
 @pytest.mark.parametrize(

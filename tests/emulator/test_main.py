@@ -83,7 +83,15 @@ def test_bad_usage_is_one_line_and_exit_code_2() -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
+def test_an_error_is_two_sentences_on_a_line() -> None:
+    command = [*COMMAND[:-2], "--timing-json", "{"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "truncated. It is JSON with prefill" in done.stderr
+
+
 def test_it_imports_little() -> None:
     code = "import sys, infctl.emulator.__main__; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"numpy", "rich", "pydantic", "zmq", "yaml"} & set(done.stdout.split())
+    heavy = {"numpy", "rich", "pydantic", "zmq", "yaml", "infctl.compose"}
+    assert not heavy & set(done.stdout.split())

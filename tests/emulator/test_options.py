@@ -50,11 +50,24 @@ def test_timing_from_a_file(tmp_path: Path) -> None:
     assert parse_options(["--model", "m", "--timing-json", str(file)]).timing == FAST
 
 
+def test_timing_by_name_and_from_yaml(tmp_path: Path) -> None:
+    shipped = parse_options(["--model", "m", "--timing", "qwen3-8b-bf16-1xh100"]).timing
+    assert shipped.kv_capacity_tokens > 0
+    file = tmp_path / "timing.yaml"
+    file.write_text(TIMING)  # JSON is YAML
+    assert parse_options(["--model", "m", "--timing", str(file)]).timing == FAST
+    file = file.rename(tmp_path / "timing.json")
+    assert parse_options(["--model", "m", "--timing", str(file)]).timing == FAST
+
+
 @pytest.mark.parametrize(
     ("words", "kind", "says"),
     [
         ([], UsageError, "--model"),
         (["--model", "m"], UsageError, "--timing-json"),
+        ([*BASE, "--timing", "qwen3-8b-bf16-1xh100"], UsageError, "not allowed with"),
+        (["--model", "m", "--timing", "qwen3-8b-bf16-1xh10"], InputError, "Did you mean"),
+        (["--model", "m", "--timing", "/no/such.json"], InputError, "cannot be read"),
         ([*BASE, "--port", "70000"], UsageError, "--port must be between"),
         ([*BASE, "--speed", "0"], UsageError, "--speed must be between"),
         ([*BASE, "--nonsense"], UsageError, "--nonsense"),

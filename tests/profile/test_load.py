@@ -265,3 +265,23 @@ def test_home_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     profile = load("tiny-vllm", ["engine.python=~/vllm/bin/python"])
     assert profile.models[0].path == "/home/somebody/.cache/infctl/tiny-model"
     assert profile.engine.python == "/home/somebody/vllm/bin/python"
+
+
+def test_a_wrong_list_of_models_makes_no_noise_about_pools(tmp_path: Path) -> None:
+    ref = write(tmp_path, "metadata: {name: x}\nmodels: 3\npools: [{name: p, model: nope}]\n")
+    (only,) = problems(ref)
+    assert ":2: models: needs a list" in only
+
+
+def test_checks_of_the_caller_are_told_with_the_rest(tmp_path: Path) -> None:
+    ref = write(tmp_path, MINIMAL + "slo: {ttft: 1}\n")
+    seen = []
+
+    def check(document: dict[str, object], profile: object) -> list[tuple[tuple[str, ...], str]]:
+        seen.append((document["slo"], profile))
+        return [(("models",), "are too few")]
+
+    with pytest.raises(ProfileError) as error:
+        load(ref, checks=[check])
+    assert seen == [({"ttft": 1}, None)]
+    assert [p.key for p in error.value.problems] == ["models", "slo.ttft"]
