@@ -163,7 +163,10 @@ def lock(name: str) -> Iterator[bool]:
     The system gives the lock back when the process ends, however it ends.
     """
     file = create(path(name)) / "lock"
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise MachineError(f"cannot be opened: {error.strerror}", where=str(file)) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ import pytest
 
 from infctl import state
 from infctl.actuator import UnitStatus
-from infctl.errors import InputError
+from infctl.errors import InputError, MachineError
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +106,12 @@ def test_one_holds_the_lock() -> None:
             assert other
     with state.lock("chat") as again:
         assert again
+
+
+def test_a_lock_that_cannot_be_opened() -> None:
+    (state.create(state.path("chat")) / "lock").mkdir()
+    with pytest.raises(MachineError, match="cannot be opened"), state.lock("chat"):
+        pass
 
 
 def test_a_socket_path_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ class Launch:
             self._phase = self.engine.phase(line) or self._phase
         if self.status.state == "starting":
             self.status = msgspec.structs.replace(self.status, phase=self._phase)
+        if self.failed and self.status.state != state.STOPPED:
+            self._supervisor_lost()
         return self.status != before
 
     def stop(self) -> None:
@@ -66,6 +68,16 @@ class Launch:
             self.process.stdin.close()
         if self.process.poll() is None:
             self.process.terminate()
+
+    def _supervisor_lost(self) -> None:
+        """It ended without a word, as by SIGKILL, and its unit with it."""
+        self.status = msgspec.structs.replace(
+            self.status,
+            state=state.STOPPED,
+            phase=state.STOPPED,
+            pids=(),
+            error=self._supervisor_error(),
+        )
 
     @property
     def failed(self) -> bool:

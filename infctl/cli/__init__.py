@@ -64,7 +64,19 @@ def _root(
 
 def main() -> None:
     """The `infctl` command."""
+    _open_standard_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_standard_streams() -> None:
+    """Closed ones (`>&-`) are None, and their numbers would go to the next files we open."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from infctl.actuator import Diff
 from infctl.actuators.local import Interrupted, LocalActuator
 from infctl.cli.up_checks import check_engine, prepare_model
 from infctl.cli.up_router import RouterProcess, check_port
-from infctl.errors import InfctlError, MachineError, TargetError, UsageError
+from infctl.errors import InfctlError, InputError, MachineError, TargetError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from infctl.profile.model import Profile
 
 _ENGINE_EXIT_S = 10.0
+_UNITS_MAX = 512
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -55,6 +56,7 @@ class LocalFleet:
         place = self.place
         compose.pipeline(self.profile)
         desired = compose.desired_units(self.profile, emulate=place.emulate, speed=place.speed)
+        _check_count(len(desired))
         real = [unit for unit in desired if unit.engine != "emulated"]
         if real and place.speed != 1:
             raise UsageError(
@@ -143,6 +145,22 @@ class LocalFleet:
         pid = os.getpid()
         return state.FleetState(
             profile=self.name, units=units, owner=pid, owner_started=state.started(pid)
+        )
+
+
+def _check_count(units: int) -> None:
+    """Refuse a fleet of no units, and one that would swamp this machine with processes."""
+    if not units:
+        raise InputError(
+            "has no unit to start: every pool has `ready: 0`",
+            where="pools",
+            hint="Give a pool a unit: --set pools.NAME.units.ready=1.",
+        )
+    if units > _UNITS_MAX:
+        raise MachineError(
+            f"{units:,} units are too many for one machine, which takes at most {_UNITS_MAX}",
+            where="pools",
+            hint="Run fewer of them here: --set pools.NAME.units.ready=8.",
         )
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ class RouterProcess:
     def error(self) -> InfctlError:
         """Why it ended, from its log and exit code."""
         code = self.process.wait()
-        lines = self.log.read_text(errors="replace").splitlines()[-10:]
+        lines = _last_lines(self.log)
         said = "\n".join(lines).strip().removeprefix("error: ") or f"exit code {code}"
         kind = next((k for k in _KINDS if k.exit_code == code), TargetError)
         return kind(f"the router ended: {said}", hint=f"Its log: {self.log}")
@@ -121,9 +122,10 @@ class RouterProcess:
 
     def bound_log(self) -> None:
         """Keep its log from growing without end: what is too long becomes `router.log.1`."""
-        if self.log.stat().st_size > _LOG_BYTES_MAX:
-            shutil.copyfile(self.log, f"{self.log}.1")
-            os.truncate(self.log, 0)
+        with suppress(OSError):  # somebody removed it, or the disk is full: serving goes on
+            if self.log.stat().st_size > _LOG_BYTES_MAX:
+                shutil.copyfile(self.log, f"{self.log}.1")
+                os.truncate(self.log, 0)
 
     def stop(self, drain_s: float, hurry: Callable[[float], bool]) -> None:
         """Let it drain and end; `hurry` waits and tells whether to kill it instead."""
@@ -138,3 +140,10 @@ class RouterProcess:
         if self.process.stdout:
             self.process.stdout.close()
         Path(self.admin).unlink(missing_ok=True)
+
+
+def _last_lines(log: Path) -> list[str]:
+    try:
+        return log.read_text(errors="replace").splitlines()[-10:]
+    except OSError:
+        return []

@@ -150,6 +150,12 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_closed_standard_streams_are_nowhere() -> None:
+    command = f"exec {sys.executable} -m infctl profile list >&- <&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=30)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_completion_knows_verbs_and_options(tmp_path: Path) -> None:
     def complete(line: str) -> list[str]:
         env = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -126,6 +127,39 @@ def test_a_router_that_dies_ends_it(shell: Any) -> None:
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 5
     assert "the router ended" in stderr
+    assert shell.running() == []
+
+
+def test_supervisors_that_die_end_it(shell: Any) -> None:
+    process = shell.start("up", shell.profile(), "--port", "0")
+    wait_ready(process)
+    for supervisor in [p for p in shell.running() if p.ppid() == process.pid]:
+        if "infctl.actuators.supervisor" in supervisor.cmdline():
+            os.kill(supervisor.pid, signal.SIGKILL)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 5
+    assert "every unit was given up; a-0: its supervisor ended" in stderr
+    assert shell.running() == []
+
+
+@pytest.mark.parametrize(
+    ("ready", "code", "said"), [(0, 3, "has no unit to start"), (10_000, 4, "too many for one")]
+)
+def test_a_count_of_units_that_makes_no_fleet(shell: Any, ready: int, code: int, said: str) -> None:
+    arguments = ("--port", "0", "--set", f"pools.a.units.ready={ready}")
+    done = shell.run("up", shell.profile(), *arguments, timeout_s=10)
+    assert (done.returncode, said in done.stderr) == (code, True)
+
+
+def test_a_state_folder_that_is_removed_meanwhile(shell: Any) -> None:
+    process = shell.start("up", shell.profile(), "--port", "0")
+    wait_ready(process)
+    shutil.rmtree(shell.state / "infctl" / "fake")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2.5)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (0, "")
     assert shell.running() == []
 
 
