@@ -40,7 +40,7 @@ class Launch:
         state.write(file, msgspec.json.encode(plan))
         with open(folder / "supervisor.log", "wb", opener=state.private) as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "infctl.actuators.supervisor", str(file)],
+                [sys.executable, "-P", "-m", "infctl.actuators.supervisor", str(file)],
                 stdin=subprocess.PIPE if plan.attached else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,

@@ -43,7 +43,7 @@ def measure(spec: RunSpec, progress: Callable[[Progress], None] = lambda _: None
     _check(spec)
     with tempfile.TemporaryFile() as stderr:
         child = subprocess.Popen(
-            [sys.executable, "-m", "infctl.bench.client"],
+            [sys.executable, "-P", "-m", "infctl.bench.client"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

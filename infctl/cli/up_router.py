@@ -58,7 +58,7 @@ class RouterProcess:
         own = ["--state", fleet, "--admin", str(self.admin), "--parent-pipe"]
         with open(self.log, "ab", opener=state.private) as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "infctl", "router", *arguments, *own],
+                [sys.executable, "-P", "-m", "infctl", "router", *arguments, *own],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

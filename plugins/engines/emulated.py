@@ -78,7 +78,7 @@ class Emulated(msgspec.Struct, frozen=True):
                 where=f"engine.args.{unknown[0]}",
                 hint=f"it knows {', '.join(sorted(_KNOWN))}",
             )
-        words = [unit.python, "-m", "infctl.emulator", "--model", unit.model]
+        words = [unit.python, "-P", "-m", "infctl.emulator", "--model", unit.model]
         for alias in unit.aliases:
             words += ["--alias", alias]
         words += ["--host", unit.host, "--port", str(unit.port)]

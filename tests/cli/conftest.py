@@ -55,7 +55,7 @@ class Shell:
     def run(self, *arguments: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
         """Run to the end."""
         return subprocess.run(
-            [sys.executable, "-m", "infctl", *arguments],
+            [sys.executable, "-P", "-m", "infctl", *arguments],
             env=self.env,
             cwd=self.folder,
             capture_output=True,
@@ -66,7 +66,7 @@ class Shell:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start and go on."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "infctl", *arguments],
+            [sys.executable, "-P", "-m", "infctl", *arguments],
             env=self.env,
             cwd=self.folder,
             stdout=subprocess.PIPE,

@@ -122,7 +122,7 @@ def test_a_taken_port_is_told_before_anything_starts(shell: Any) -> None:
 def test_a_router_that_dies_ends_it(shell: Any) -> None:
     process = shell.start("up", shell.profile(), "--port", "0")
     wait_ready(process)
-    (router,) = [p for p in shell.running() if "router" in p.cmdline()[3:4]]
+    (router,) = [p for p in shell.running() if "router" in p.cmdline()[4:5]]
     os.kill(router.pid, signal.SIGKILL)
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 5

@@ -9,6 +9,8 @@ SMALL = ("up", "demo", "--set", "pools.chat.units.ready=2", "--port", "0", "--be
 
 
 def test_two_policies_are_measured_on_the_same_requests(shell: Any) -> None:
+    (shell.folder / "infctl").mkdir()  # as beside a clone: what lies there must not be run
+    (shell.folder / "infctl/__init__.py").write_text("raise SystemExit('the wrong infctl')")
     done = shell.run(*SMALL, "--limit", "12", "--speed", "12", "--out", "out", timeout_s=60)
     assert done.returncode == 0, done.stderr
     result = json.loads((shell.folder / "out/result.json").read_text())

@@ -50,8 +50,8 @@ def test_the_emulator_understands_the_command() -> None:
     args = {"kv_capacity_tokens": 1_536_000, "block_size": 512, "enable_prefix_caching": False}
     (command,) = EMULATED.commands(unit(args=args, nodes=2, env={"A": "b"}))
     assert command.env == {"A": "b"}
-    assert command.argv[:3] == ("python3", "-m", "infctl.emulator")
-    options = parse_options(command.argv[3:])
+    assert command.argv[:4] == ("python3", "-P", "-m", "infctl.emulator")
+    options = parse_options(command.argv[4:])
     assert options.timing == TIMING
     assert (options.model, options.aliases, options.dialect) == ("demo", ("d",), "sglang")
     assert (options.port, options.speed, options.seed) == (8101, 12.0, 5)
