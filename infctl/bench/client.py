@@ -119,6 +119,7 @@ class Run:
 
     def _done(self, exchange: Exchange) -> None:
         self.gauge.running -= 1
+        exchange.error = exchange.error or _nothing(exchange)
         self.samples.append(self._sample(exchange))
         exchange.payload = b""
         self.errors += bool(exchange.error)
@@ -226,6 +227,13 @@ async def _main(spec: RunSpec) -> Measured:
 def _parent_gone() -> None:
     if not os.read(0, 4096):
         os._exit(1)
+
+
+def _nothing(exchange: Exchange) -> str:
+    """What is wrong with a complete answer in which no token came, neither seen nor counted."""
+    if exchange.first_s or exchange.usage().get("completion_tokens"):
+        return ""
+    return "an answer without a token"
 
 
 def main() -> int:

@@ -6,6 +6,8 @@ contract: fields may be added, none renamed or removed without a new `schema_ver
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,6 +161,27 @@ def encode(result: Result) -> bytes:
 def write(result: Result, path: Path) -> None:
     """Write the document, replacing an older one at once. Raises MachineError."""
     write_file(path, encode(result))
+
+
+def check_folder(folder: Path) -> None:
+    """Raise MachineError if results cannot be written there: before they are measured, not after.
+
+    Leaves nothing behind.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise MachineError(
+            f"results cannot be written there: {error.strerror}",
+            where=str(folder),
+            hint="Choose another folder with --out.",
+        ) from error
+    finally:
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()
 
 
 def write_file(path: Path, data: bytes) -> None:

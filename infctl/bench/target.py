@@ -38,7 +38,7 @@ async def inspect(pool: Pool, spec: RunSpec) -> Facts:
 
 
 async def _model(pool: Pool, spec: RunSpec) -> tuple[str, int | None]:
-    answer = await pool.fetch(pool.target.get("/v1/models"), _ASK_S)
+    answer = await pool.fetch(pool.target.get("/v1/models"), min(_ASK_S, spec.timeout_s))
     if answer.status == 0:
         hint = "Is the server running, and is this its address?"
         raise TargetError(answer.error, where=spec.url, hint=hint)
@@ -75,7 +75,7 @@ async def _bytes_per_token(pool: Pool, spec: RunSpec, model: str) -> float:
     segment = Segment(int.from_bytes(os.urandom(8), "big") >> 1, _PROBE_TOKENS)
     data = body(WorkloadRequest(0.0, (segment,), 1), model, spec.api, 1.0, stream=False)
     payload = pool.target.post(PATHS[spec.api], data)
-    answer = await pool.fetch(payload, _PROBE_S)
+    answer = await pool.fetch(payload, min(_PROBE_S, spec.timeout_s))
     if answer.error:
         hint = "A single small request fails; look at the server's log."
         raise TargetError(f"{PATHS[spec.api]} answers {_said(answer)}", where=spec.url, hint=hint)

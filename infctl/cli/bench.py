@@ -71,11 +71,15 @@ def run_command(
 ) -> None:
     """Send a workload to URL; print a table, write result.json and report.html.
 
-    A key in INFCTL_API_KEY is sent as the bearer token.
+    Exit code 1 if a request failed. A key in INFCTL_API_KEY is sent as the bearer token.
     """
     from infctl.bench import output
+    from infctl.bench.result import check_folder
     from infctl.bench.runner import RunSpec
+    from infctl.errors import EXIT_VERDICT_NO
     from infctl.slo import Slo
+
+    check_folder(out)
 
     spec = RunSpec(
         url=url,
@@ -92,7 +96,10 @@ def run_command(
         timeout_s=timeout_s,
         headers=_headers(),
     )
-    output.show(_measure(spec), out, as_json=as_json)
+    found = _measure(spec)
+    output.show(found, out, as_json=as_json)
+    if any(run.errors for run in found.runs):
+        raise typer.Exit(EXIT_VERDICT_NO)
 
 
 @app.command("report")

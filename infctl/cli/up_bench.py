@@ -13,6 +13,7 @@ import msgspec
 
 from infctl import compose
 from infctl.actuators.local import Interrupted
+from infctl.bench import result
 from infctl.bench.runner import Progress, RunSpec, duration_s, pick_speed
 from infctl.bench.runner import run as run_bench
 from infctl.cli.up_fleet import LocalFleet, Place
@@ -50,6 +51,7 @@ def run(profile: Profile, place: Place, bench: Bench, signals: Signals) -> int:
     """Measure, show and write; the exit code: 1 if a request failed, 130 if interrupted."""
     said = sys.stderr if bench.as_json else sys.stdout
     policies = _policies(profile, bench.policy)
+    result.check_folder(bench.out)
     spec = _spec(profile, bench)
     length_s = duration_s(spec)
     real = profile.engine.type != "emulated" and not place.emulate

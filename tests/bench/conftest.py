@@ -85,7 +85,7 @@ class Server:
         )
         if "messages" in body:
             self.event(writer, {"choices": [{"delta": {"role": "assistant", "content": ""}}]})
-        for index in range(body["max_tokens"]):
+        for index in range(0 if self.mode == "empty" else body["max_tokens"]):
             if self.mode == "stall" and index == 1:
                 await asyncio.sleep(60)
             if index and self.gap_s:
@@ -96,7 +96,8 @@ class Server:
             return False
         if self.mode == "error-event":
             self.event(writer, {"error": {"message": "engine died"}})
-        self.event(writer, {"choices": [], "usage": usage})
+        if self.mode != "empty":
+            self.event(writer, {"choices": [], "usage": usage})
         self.event(writer, "[DONE]")
         writer.write(b"0\r\n\r\n")
         return self.mode != "close-idle"

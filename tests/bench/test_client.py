@@ -76,6 +76,13 @@ async def test_failures_are_counted_not_fatal(server, trace: str) -> None:
     assert seen[-1].errors == 20
 
 
+async def test_an_answer_without_a_token_is_an_error(server, trace: str) -> None:
+    server.mode = "empty"
+    found, seen = await run(server, workload=trace, limit=5)
+    assert {s.error for s in found.samples} == {"an answer without a token"}
+    assert seen[-1].errors == 5
+
+
 async def test_a_stalled_stream_times_out(server, trace: str) -> None:
     server.mode = "stall"
     found, _ = await run(server, workload=trace, limit=2, timeout_s=0.2)

@@ -20,6 +20,14 @@ def test_the_format_is_the_golden_one(make) -> None:
     )
 
 
+def test_checking_a_folder_leaves_nothing(tmp_path: Path) -> None:
+    module.check_folder(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(MachineError, match="cannot be written there"):
+        module.check_folder(tmp_path / "file" / "b")
+
+
 def test_the_contract_of_version_1(make) -> None:
     found = json.loads(encode(make.result()))
     assert found["schema_version"] == 1

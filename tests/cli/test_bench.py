@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from infctl.cli.bench import app
-from infctl.errors import InputError, UsageError
+from infctl.errors import InputError, MachineError, UsageError
 
 _spec = importlib.util.spec_from_file_location(
     "bench_fakes", Path(__file__).parents[1] / "bench" / "conftest.py"
@@ -51,6 +51,20 @@ def test_workload_parameters_and_the_key(
     prompts = [b["prompt"] for b in server.bodies if b.get("stream")]
     assert len({p[:256] for p in prompts}) == 1
     assert "secret" not in (tmp_path / "result.json").read_text()
+
+
+def test_failed_requests_make_it_exit_with_1(server, tmp_path: Path) -> None:
+    server.mode = "cut"
+    done = invoke(server.url, *FAST, "--out", str(tmp_path))
+    assert done.exit_code == 1
+    assert json.loads((tmp_path / "result.json").read_text())["runs"][0]["errors"] == 20
+
+
+def test_a_folder_that_cannot_be_is_told_before_anything_is_sent(server, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MachineError, match="cannot be written there"):
+        invoke(server.url, *FAST, "--out", str(tmp_path / "file" / "out"))
+    assert server.bodies == []
 
 
 def test_report_renders_again(make, tmp_path: Path) -> None:
