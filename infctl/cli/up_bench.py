@@ -196,7 +196,7 @@ def _counts(progress: Progress) -> str:
 
 
 def _conclude(runs: list[RunResult], spec: RunSpec, bench: Bench, target: float) -> int:
-    from infctl.bench import output, result
+    from infctl.bench import output
 
     whole = result.build(runs, spec, command=shlex.join(["infctl", *sys.argv[1:]]))
     output.show(whole, bench.out, as_json=bench.as_json, target=target)

@@ -14,7 +14,7 @@ from infctl.actuator import Diff
 from infctl.actuators.local import Interrupted, LocalActuator
 from infctl.cli.up_checks import check_engine, prepare_model
 from infctl.cli.up_router import RouterProcess, check_port
-from infctl.errors import InfctlError, InputError, MachineError, TargetError, UsageError
+from infctl.errors import InfctlError, MachineError, TargetError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,13 +149,7 @@ class LocalFleet:
 
 
 def _check_count(units: int) -> None:
-    """Refuse a fleet of no units, and one that would swamp this machine with processes."""
-    if not units:
-        raise InputError(
-            "has no unit to start: every pool has `ready: 0`",
-            where="pools",
-            hint="Give a pool a unit: --set pools.NAME.units.ready=1.",
-        )
+    """Refuse a fleet that would swamp this machine with processes."""
     if units > _UNITS_MAX:
         raise MachineError(
             f"{units:,} units are too many for one machine, which takes at most {_UNITS_MAX}",
