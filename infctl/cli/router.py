@@ -46,15 +46,9 @@ def run(
 ) -> None:
     """Route to the units of PROFILE that run on this machine, or to given endpoints."""
     from infctl import compose
-    from infctl.errors import UsageError
     from infctl.router import service
 
-    if profile is None and not endpoint:
-        raise UsageError(
-            "nothing to route to",
-            hint="Name a profile, or endpoints: infctl router --endpoint http://127.0.0.1:8001",
-        )
-    loaded = _profile(profile, sets or [])
+    loaded = _profile(profile, sets or [], bool(endpoint))
     if policy:
         loaded = compose.with_policy(loaded, policy)
     if not endpoint and state is None:
@@ -76,12 +70,18 @@ def run(
     )
 
 
-def _profile(ref: str | None, sets: list[str]) -> Profile:
+def _profile(ref: str | None, sets: list[str], endpoints: bool) -> Profile:
     from infctl.cli.profile_checks import load
+    from infctl.errors import UsageError
     from infctl.profile.model import Metadata, Model, Pool, Profile
 
     if ref is not None:
         return load(ref, sets)
+    if not endpoints:
+        raise UsageError(
+            "nothing to route to",
+            hint="Name a profile, or endpoints: infctl router --endpoint http://127.0.0.1:8001",
+        )
     # Models and engine kinds of given endpoints are learned from them.
     return Profile(
         metadata=Metadata(name="router"), models=[Model(name="any")], pools=[Pool(name="any")]
