@@ -43,7 +43,7 @@ def test_$seam() -> None:
 $checks
 '''
 
-_IMPORT = "from $module import $cls\n\nfrom infctl.testing.conformance import check_$seam"
+_IMPORT = "from $module import $cls\n\nfrom infctl.testing import check_$seam"
 _IMPORT_WORKLOAD = "from $module import $cls\n\nfrom infctl.plugin import Workload"
 
 _CHECKS = {

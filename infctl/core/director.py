@@ -30,12 +30,15 @@ _KV_UNKNOWN_TOKENS = 400_000
 _OUTPUT_TOKENS = 256.0
 _KEEP = 0.95
 _MODELS_MAX = 10_000
+_RETRIES_SAVED_MAX = 1000.0
+"""Retries that quiet times save up: enough to move what ran on an endpoint that dies."""
 
 
 class Settings(msgspec.Struct, frozen=True):
     """What of the profile the Director itself needs."""
 
     attempts_max: int = 3
+    retry_share: float = 0.2
 
 
 class Flight(msgspec.Struct, gc=False):
@@ -77,6 +80,7 @@ class Director:
         self.flights: dict[str, Flight] = {}
         self.drift = Drift()
         self.ledger = Ledger()
+        self._retries_left = _RETRIES_SAVED_MAX
         self._snapshot: tuple[Endpoint | None, ...] = ()
         self._snapshot_version = -1
         self._random = random
@@ -115,6 +119,8 @@ class Director:
     # --- requests -----------------------------------------------------------------------------
 
     def _arrived(self, event: ev.RequestArrived) -> list[Command]:
+        saved = self._retries_left + self.settings.retry_share
+        self._retries_left = min(saved, _RETRIES_SAVED_MAX)
         return [self._dispatch(event.request, 1, ())]
 
     def _estimate(self, request: Request) -> Column:
@@ -236,6 +242,10 @@ class Director:
         if flight.attempt >= self.settings.attempts_max:
             message = f"{flight.attempt} endpoints failed; the last one: {event.reason}"
             return [Reject(request.id, 502, message)]
+        if self._retries_left < 1.0:
+            message = f"the retry budget is used up; the endpoint failed: {event.reason}"
+            return [Reject(request.id, 503, message, 1)]
+        self._retries_left -= 1.0
         return [self._dispatch(request, flight.attempt + 1, tried)]
 
     def _release(self, request_id: str) -> Flight | None:

@@ -142,13 +142,18 @@ class Health(Part):
 
 
 class Routing(Part):
-    """The policy, and what protects the router. `extra_paths` extends the allow-list."""
+    """The policy, and what protects the router. `extra_paths` extends the allow-list.
+
+    A request is tried at most `attempts_max` times; beyond what quiet times have saved up (1,000),
+    retries are at most `retry_share` of the requests, so that they cannot amplify an outage.
+    """
 
     handler: Plugin = "single"
     filters: list[Plugin] = ["ready", "role", "model"]
     scorers: list[Plugin] = ["predicted-ttft"]
     picker: Plugin = "best"
     attempts_max: Annotated[int, Field(gt=0, le=10)] = 3
+    retry_share: Annotated[float, Field(ge=0, le=1)] = 0.2
     drain_s: Annotated[float, Field(ge=0)] = 30.0
     extra_paths: list[Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")]] = []
     limits: Limits = Limits()

@@ -44,7 +44,9 @@ class Router:
         own_metrics_port: bool = False,
     ) -> None:
         self.limits: Limits = routing.limits
-        self.director = Director(pipeline, Random(seed), Settings(routing.attempts_max))
+        self.director = Director(
+            pipeline, Random(seed), Settings(routing.attempts_max, routing.retry_share)
+        )
         self.pools: dict[int, Pool] = {}
         self.exchanges: dict[str, Exchange] = {}
         self.telemetry = Telemetry()

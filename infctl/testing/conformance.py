@@ -1,6 +1,6 @@
 """Conformance checks for plugins: call one from your own test, it says what is wrong.
 
-    from infctl.testing.conformance import check_engine
+    from infctl.testing import check_engine
 
     def test_my_engine() -> None:
         check_engine(MyEngine())

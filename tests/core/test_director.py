@@ -143,6 +143,20 @@ def test_another_endpoint_takes_over_and_then_it_ends() -> None:
     assert made.handle(ev.LegFailed("a", "again"), 1.0) == []
 
 
+def test_retries_cannot_amplify_an_outage() -> None:
+    made = director(4)
+    dispatched = 0
+    for n in range(3000):
+        commands = made.handle(ev.RequestArrived(request(f"r{n}", tokens=1)), float(n))
+        while isinstance(commands[0], Dispatch):
+            dispatched += 1
+            commands = made.handle(ev.LegFailed(f"r{n}", "refused"), float(n))
+        assert isinstance(commands[0], Reject)
+    assert 3000 + 1000 <= dispatched <= 3000 + 1000 + 0.2 * 3000 + 1
+    assert commands[0].status in (502, 503)
+    assert len(made.flights) == 0
+
+
 def test_nothing_ready_is_a_503_and_an_unknown_model_a_404() -> None:
     made = director(1)
     (command,) = made.handle(ev.RequestArrived(request("a", model="other")), 1.0)

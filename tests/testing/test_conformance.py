@@ -197,3 +197,12 @@ def test_pickers_that_are_wrong() -> None:
         check_picker(FirstSlot)
     with pytest.raises(AssertionError, match="same seed"):
         check_picker(OwnDice)
+
+
+def test_the_checks_are_where_plugin_authors_look() -> None:
+    import infctl.testing
+
+    assert infctl.testing.check_engine is check_engine
+    assert infctl.testing.check_scorer is check_scorer
+    with pytest.raises(AttributeError, match="no attribute 'check_nothing'"):
+        infctl.testing.check_nothing  # noqa: B018
