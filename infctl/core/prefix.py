@@ -26,6 +26,7 @@ SIZES = (256, 1024, 4096)
 _GRADE_ENDS = (2048, 16384, 8 * 1024 * 1024)
 _GRADE_MASK = 3
 _MANY_BITS = 48
+_STALE_MAX = 1024
 
 
 def _layout() -> tuple[list[tuple[int, int, int]], list[int]]:
@@ -76,10 +77,11 @@ def block_hashes(prompt: bytes | memoryview, seed: int) -> list[int]:
 class _Ring:
     """What one endpoint is believed to hold: hashes in insertion order, and their bytes."""
 
-    __slots__ = ("bytes_held", "bytes_max", "order")
+    __slots__ = ("blocks_held", "bytes_held", "bytes_max", "order")
 
     def __init__(self, bytes_max: float) -> None:
         self.order: deque[int] = deque()
+        self.blocks_held = 0
         self.bytes_held = 0
         self.bytes_max = bytes_max
 
@@ -146,9 +148,18 @@ class PrefixIndex:
                 ring.bytes_held += SIZES[block & _GRADE_MASK]
                 added.append(block)
         ring.order.extend(added)
+        ring.blocks_held += len(added)
         self._entries += len(added)
+        if len(ring.order) > 2 * ring.blocks_held + _STALE_MAX:
+            self._compact(bit, ring)
         self._shrink(slot, ring)
         return added
+
+    def _compact(self, bit: int, ring: _Ring) -> None:
+        """Take out of a ring what was forgotten: an endpoint that fails every request adds and
+        forgets without end."""
+        get = self._holders.get
+        ring.order = deque(b for b in dict.fromkeys(ring.order) if get(b, 0) & bit)
 
     def forget(self, slot: int, blocks: list[int]) -> None:
         """Take back blocks that were inserted for a request which then failed."""
@@ -179,8 +190,9 @@ class PrefixIndex:
             self._holders[block] = held & ~bit
             touched = self._touched.get(block, 0)
             if touched & bit:
-                self._touched[block] = touched & ~bit
+                _clear(self._touched, block, touched & ~bit)
         ring.bytes_held -= SIZES[block & _GRADE_MASK]
+        ring.blocks_held -= 1
         self._entries -= 1
 
     def _shrink(self, slot: int, ring: _Ring) -> None:
@@ -201,6 +213,7 @@ class PrefixIndex:
             else:
                 holders[block] = held & ~bit
             ring.bytes_held -= SIZES[block & _GRADE_MASK]
+            ring.blocks_held -= 1
             self._entries -= 1
             self.evicted_total += 1
 

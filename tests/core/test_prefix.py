@@ -112,7 +112,29 @@ def test_unique_prompts_stay_under_the_cap() -> None:
     assert index.evicted_total >= 200 * 10 - 500
 
 
-@settings(max_examples=60, deadline=None)
+def test_an_endpoint_that_fails_every_request_fills_no_memory() -> None:
+    index = index_of(1)
+    kept = block_hashes(text(4096, 1), SEED)
+    index.insert(0, kept)
+    for number in range(2000):
+        index.forget(0, index.insert(0, block_hashes(text(2048, 2 + number % 3), SEED)))
+    assert len(index._rings[0].order) <= 2 * len(kept) + 1024 + 8
+    assert index.match(kept, 1)[0] == 4096.0
+    assert len(index) == len(kept)
+
+
+def test_nothing_is_kept_about_a_block_that_nobody_holds() -> None:
+    index = index_of(2)
+    block = block_hashes(text(256), SEED)
+    index.insert(0, block)
+    index.insert(0, block)
+    index.insert(1, block)
+    index.remove(0)
+    index.set_capacity(1, 0)
+    assert (index._holders, index._touched) == ({}, {})
+
+
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -139,9 +161,11 @@ def test_bookkeeping_never_drifts(steps: list[tuple[str, int, int, int]]) -> Non
         held = [index.held_bytes(s) for s in range(3)]
         assert min(held) >= 0
         bits = sum(mask.bit_count() for mask in index._holders.values())
-        assert len(index) == bits
+        assert len(index) == bits == sum(ring.blocks_held for ring in index._rings.values())
         assert sum(held) == sum(
             (256, 1024, 4096)[block & 3] * mask.bit_count()
             for block, mask in index._holders.items()
         )
-        assert set(index._touched) <= set(index._holders)
+        for block, mask in index._touched.items():
+            assert mask
+            assert index._holders[block] & mask == mask
