@@ -1,4 +1,9 @@
-"""In CI (INFCTL_CI=1) a skip is a failure, except the tests named in real/absent.toml."""
+"""In CI (INFCTL_CI=1) a skip is a failure, except the tests named in real/absent.toml.
+
+Tests marked `process` start processes and wait for them; the others are the unit tests, whose time
+has a budget. CI plays the same hypothesis examples every time, so that it fails for a change and
+not for a draw; everywhere else they are drawn anew.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 ABSENT = Path(__file__).parent / "real" / "absent.toml"
 
@@ -53,3 +63,10 @@ def pytest_make_collect_report(
     report = yield
     fail_if_skipped(report, collector.nodeid)
     return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say in JUnit's file which tests start processes."""
+    for item in items:
+        if item.get_closest_marker("process"):
+            item.user_properties.append(("process", True))

@@ -19,6 +19,8 @@ from infctl.actuators import startup
 from infctl.actuators.local import Interrupted, LocalActuator
 from infctl.errors import MachineError, TargetError
 
+pytestmark = pytest.mark.process
+
 Make = Callable[..., DesiredUnit]
 
 

@@ -17,6 +17,8 @@ from infctl.actuator import DesiredUnit, UnitStatus
 from infctl.actuators.plan import RestartPolicy
 from infctl.actuators.startup import plan_of
 
+pytestmark = pytest.mark.process
+
 Start = Callable[..., "subprocess.Popen[bytes]"]
 QUICK = RestartPolicy(first_s=0.05, max_s=0.1, steady_s=60, failures_max=2)
 

@@ -11,6 +11,8 @@ import pytest
 from infctl.bench.runner import Progress, RunSpec, pick_speed, run
 from infctl.errors import InputError, TargetError, UsageError
 
+pytestmark = pytest.mark.process
+
 
 def test_speed_fits_about_80_seconds() -> None:
     assert [pick_speed(s) for s in (10, 80, 294, 1000, 3540)] == [1.0, 1.0, 3.7, 12.0, 12.0]

@@ -6,6 +6,10 @@ import json
 import urllib.request
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 FLEET = """\
 metadata: {name: explained}
 models: [{name: m, aliases: [n], timing: qwen3-8b-bf16-1xh100}]

@@ -20,6 +20,8 @@ from infctl import cli
 from infctl.cli.up import duration_s
 from infctl.cli.up_checks import installed_version
 
+pytestmark = pytest.mark.process
+
 
 def wait_ready(process: subprocess.Popen[str]) -> str:
     assert process.stdout

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 SMALL = ("up", "demo", "--set", "pools.chat.units.ready=2", "--port", "0", "--bench")
 
 
