@@ -8,15 +8,13 @@ import msgspec
 class Dispatch(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
     """Send the request to this endpoint; `attempt` counts from 1.
 
-    `cached_tokens` and `ttft_ms` are what the decision expects (ttft_ms 0 where no scorer
-    predicts it).
+    `cached_tokens` is what the decision expects the endpoint's cache to hold of the prompt.
     """
 
     request_id: str
     slot: int
     attempt: int = 1
     cached_tokens: int = 0
-    ttft_ms: float = 0.0
 
 
 class Reject(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):

@@ -174,7 +174,7 @@ class Director:
             cells["pending"][slot] += 1.0
             cells["pending_tokens"][slot] += uncached
         self.latency.dispatched(slot, uncached, fleet.now_ms)
-        return Dispatch(request.id, slot, attempt, int(hit), expected_ms)
+        return Dispatch(request.id, slot, attempt, int(hit))
 
     def _endpoints(self) -> tuple[Endpoint | None, ...]:
         """The slots as a tuple that decisions share until the fleet changes."""
