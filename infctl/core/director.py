@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from infctl.core import events as ev
+from infctl.core.budget import Budget
 from infctl.core.commands import Abort, Command, Dispatch, Reject
 from infctl.core.fleet import Fleet, State
 from infctl.core.latency import Latency
+from infctl.core.learning import BYTES_PER_TOKEN, Experience
 from infctl.core.ledger import Decision, Ledger, Row, rows
 from infctl.core.prefix import PrefixIndex
 
@@ -25,11 +27,7 @@ if TYPE_CHECKING:
     from infctl.core.request import Request
     from infctl.core.scheduling import Pipeline
 
-_BYTES_PER_TOKEN = 4.0
 _KV_UNKNOWN_TOKENS = 400_000
-_OUTPUT_TOKENS = 256.0
-_KEEP = 0.95
-_MODELS_MAX = 10_000
 _RETRIES_SAVED_MAX = 1000.0
 """Retries that quiet times save up: enough to move what ran on an endpoint that dies."""
 
@@ -57,15 +55,6 @@ class Flight(msgspec.Struct, gc=False):
     first_byte_ms: float = 0.0
 
 
-class Drift(msgspec.Struct):
-    """Predicted against actual prefix hits, in tokens, over requests whose engine told."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    predicted_tokens: float = 0.0
-    actual_tokens: int = 0
-
-
 class Director:
     """Owns the fleet, the prefix index, what was learned, and every request in flight."""
 
@@ -77,15 +66,13 @@ class Director:
         self.latency = Latency(self.fleet)
         self.pipeline = pipeline
         self.settings = settings or Settings()
+        self.retries = Budget(self.settings.retry_share, _RETRIES_SAVED_MAX)
         self.flights: dict[str, Flight] = {}
-        self.drift = Drift()
+        self.experience = Experience()
         self.ledger = Ledger()
-        self._retries_left = _RETRIES_SAVED_MAX
         self._snapshot: tuple[Endpoint | None, ...] = ()
         self._snapshot_version = -1
         self._random = random
-        self._sizes: dict[str, tuple[float, float]] = {}
-        self._outputs: dict[str, float] = {}
         self._handlers = {
             ev.RequestArrived: self._arrived,
             ev.FirstByte: self._first_byte,
@@ -111,24 +98,15 @@ class Director:
         choice = self.pipeline.preview(request, self.fleet, cached)
         return rows(tuple(self.fleet.slots), cached, choice, choice.slot), choice.slot
 
-    def bytes_per_token(self, model: str) -> float:
-        """Learned from what engines report; 4 until they do."""
-        sizes = self._sizes.get(model)
-        return sizes[0] / sizes[1] if sizes else _BYTES_PER_TOKEN
-
     # --- requests -----------------------------------------------------------------------------
 
     def _arrived(self, event: ev.RequestArrived) -> list[Command]:
-        saved = self._retries_left + self.settings.retry_share
-        self._retries_left = min(saved, _RETRIES_SAVED_MAX)
+        self.retries.earn()
         return [self._dispatch(event.request, 1, ())]
 
     def _estimate(self, request: Request) -> Column:
         """Fill in the prompt's tokens; return the tokens expected to hit at each slot."""
-        ratio = self.bytes_per_token(request.model)
-        request.prompt_tokens = request.prompt_bytes / ratio + request.extra_tokens
-        usual = self._outputs.get(request.model, _OUTPUT_TOKENS)
-        request.output_tokens = min(usual, request.max_tokens) if request.max_tokens else usual
+        ratio = self.experience.estimate(request)
         matched = self.index.match(request.blocks, len(self.fleet))
         matched /= ratio
         return matched
@@ -242,10 +220,9 @@ class Director:
         if flight.attempt >= self.settings.attempts_max:
             message = f"{flight.attempt} endpoints failed; the last one: {event.reason}"
             return [Reject(request.id, 502, message)]
-        if self._retries_left < 1.0:
+        if not self.retries.spend():
             message = f"the retry budget is used up; the endpoint failed: {event.reason}"
             return [Reject(request.id, 503, message, 1)]
-        self._retries_left -= 1.0
         return [self._dispatch(request, flight.attempt + 1, tried)]
 
     def _release(self, request_id: str) -> Flight | None:
@@ -272,37 +249,14 @@ class Director:
         )
 
     def _learn(self, flight: Flight, usage: ev.Usage) -> None:
-        prompt, request = usage.prompt_tokens, flight.request
-        if prompt and request.prompt_bytes and request.plain_text:
-            self._learn_ratio(request.model, request.prompt_bytes, prompt)
         flight.decision.cached_tokens = usage.cached_tokens
-        if prompt and usage.cached_tokens is not None:
-            self.drift.requests += 1
-            self.drift.prompt_tokens += prompt
-            self.drift.predicted_tokens += min(flight.cached, prompt)
-            self.drift.actual_tokens += usage.cached_tokens
+        self.experience.learn(flight.request, usage, flight.cached)
         tokens = usage.completion_tokens or 0
-        usual = self._outputs.get(request.model)
-        if usual is not None or len(self._outputs) < _MODELS_MAX:
-            usual = tokens if usual is None else usual
-            self._outputs[request.model] = usual * _KEEP + tokens * (1 - _KEEP)
         if tokens > 1 and flight.first_byte_ms and self._current(flight):
             took_ms = self.fleet.now_ms - flight.first_byte_ms
             beside = self.fleet.cells["inflight"][flight.slot] + 1.0
             pool = self._pool(flight.slot)
             self.latency.decoded(flight.slot, pool, beside, took_ms / (tokens - 1))
-
-    def _learn_ratio(self, model: str, prompt_bytes: int, tokens: int) -> None:
-        """Decayed sums, so that a long prompt says more than a short one, whose template and
-        JSON weigh as much as its text."""
-        known = self._sizes.get(model)
-        if known is None:
-            if len(self._sizes) >= _MODELS_MAX:
-                return
-            known = (0.0, 0.0)
-        keep = _KEEP
-        size, count = known[0] * keep + prompt_bytes, known[1] * keep + tokens
-        self._sizes[model] = (min(max(size, count * 0.5), count * 16.0), count)
 
     # --- endpoints ----------------------------------------------------------------------------
 
@@ -316,7 +270,8 @@ class Director:
         return []
 
     def _bound_index(self, slot: int, endpoint: Endpoint, kv_tokens: int) -> None:
-        ratio = self.bytes_per_token(endpoint.models[0]) if endpoint.models else _BYTES_PER_TOKEN
+        known = self.experience.bytes_per_token
+        ratio = known(endpoint.models[0]) if endpoint.models else BYTES_PER_TOKEN
         self.index.set_capacity(slot, (kv_tokens or _KV_UNKNOWN_TOKENS) * ratio)
 
     def _left(self, event: ev.EndpointLeft) -> list[Command]:

@@ -67,10 +67,7 @@ def rows(
         total = float(choice.scores[slot]) if reason is None and choice.columns else None
         hit = int(cached[slot])
         found.append(Row(endpoint.id, slot == picked, reason, scores, total, hit))
-    worst = float("-inf")
-    found.sort(
-        key=lambda r: (r.dropped_by is not None, -(r.total if r.total is not None else worst))
-    )
+    found.sort(key=_rank)
     return found
 
 

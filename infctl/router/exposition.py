@@ -113,7 +113,7 @@ class _Snapshot(Collector):
             for status, count in sorted(counts.items()):
                 family.add_metric([str(status)], count)
             yield family
-        index, drift = director.index, director.drift
+        index, drift = director.index, director.experience.drift
         yield GaugeMetricFamily("infctl_prefix_index_blocks", "Blocks in the index", len(index))
         for name, text, value in (
             ("infctl_prefix_index_evicted", "Blocks evicted", index.evicted_total),

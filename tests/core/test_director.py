@@ -192,10 +192,10 @@ def test_bytes_a_token_are_learned_from_usage() -> None:
     made = director(1)
     arrive(made, request("a", tokens=500))
     made.handle(ev.RequestFinished("a", True, ev.Usage(2000, 5, 0)), 2.0)
-    assert made.bytes_per_token("m") == 1.0
+    assert made.experience.bytes_per_token("m") == 1.0
     arrive(made, request("b", tokens=500, plain_text=False))
     made.handle(ev.RequestFinished("b", True, ev.Usage(500, 5, 0)), 3.0)
-    assert made.bytes_per_token("m") == 1.0
+    assert made.experience.bytes_per_token("m") == 1.0
 
 
 def test_a_long_prompt_says_more_about_tokens_than_a_short_one() -> None:
@@ -203,7 +203,7 @@ def test_a_long_prompt_says_more_about_tokens_than_a_short_one() -> None:
     for name, tokens, reported in (("short", 5, 40), ("long", 50_000, 200_000)):
         arrive(made, request(name, tokens=tokens))
         made.handle(ev.RequestFinished(name, True, ev.Usage(reported, 5, 0)), 2.0)
-    assert 0.99 < made.bytes_per_token("m") < 1.01
+    assert 0.99 < made.experience.bytes_per_token("m") < 1.01
 
 
 def test_drift_compares_prediction_with_what_engines_report() -> None:
@@ -212,7 +212,7 @@ def test_drift_compares_prediction_with_what_engines_report() -> None:
     made.handle(ev.RequestFinished("a", True, ev.Usage(1024, 5, 0)), 2.0)
     arrive(made, request("b", tokens=1024), 3.0)
     made.handle(ev.RequestFinished("b", True, ev.Usage(1024, 5, 512)), 4.0)
-    drift = made.drift
+    drift = made.experience.drift
     assert (drift.requests, drift.prompt_tokens) == (2, 2048)
     assert (drift.predicted_tokens, drift.actual_tokens) == (1024.0, 512)
 

@@ -1,0 +1,78 @@
+"""What answers teach of a model: bytes per token, usual output, how true predictions were."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from infctl.core.events import Usage
+    from infctl.core.request import Request
+
+BYTES_PER_TOKEN = 4.0
+"""Of a model that has not reported yet."""
+
+_OUTPUT_TOKENS = 256.0
+_KEEP = 0.95
+_MODELS_MAX = 10_000
+
+
+class Drift(msgspec.Struct):
+    """Predicted against actual prefix hits, in tokens, over requests whose engine told."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    predicted_tokens: float = 0.0
+    actual_tokens: int = 0
+
+
+class Experience:
+    """Learned per model from usage; bounded by the number of models."""
+
+    def __init__(self) -> None:
+        self.drift = Drift()
+        self._sizes: dict[str, tuple[float, float]] = {}
+        self._outputs: dict[str, float] = {}
+
+    def bytes_per_token(self, model: str) -> float:
+        """Learned from what engines report; 4 until they do."""
+        sizes = self._sizes.get(model)
+        return sizes[0] / sizes[1] if sizes else BYTES_PER_TOKEN
+
+    def estimate(self, request: Request) -> float:
+        """Fill in the request's prompt and output tokens; return the bytes a token takes."""
+        ratio = self.bytes_per_token(request.model)
+        request.prompt_tokens = request.prompt_bytes / ratio + request.extra_tokens
+        usual = self._outputs.get(request.model, _OUTPUT_TOKENS)
+        request.output_tokens = min(usual, request.max_tokens) if request.max_tokens else usual
+        return ratio
+
+    def learn(self, request: Request, usage: Usage, predicted_tokens: float) -> None:
+        """Take in what an engine said of an answered request; `predicted_tokens` of its prompt
+        were expected to be cached."""
+        prompt = usage.prompt_tokens
+        if prompt and request.prompt_bytes and request.plain_text:
+            self._learn_ratio(request.model, request.prompt_bytes, prompt)
+        if prompt and usage.cached_tokens is not None:
+            self.drift.requests += 1
+            self.drift.prompt_tokens += prompt
+            self.drift.predicted_tokens += min(predicted_tokens, prompt)
+            self.drift.actual_tokens += usage.cached_tokens
+        tokens = usage.completion_tokens or 0
+        usual = self._outputs.get(request.model)
+        if usual is not None or len(self._outputs) < _MODELS_MAX:
+            usual = tokens if usual is None else usual
+            self._outputs[request.model] = usual * _KEEP + tokens * (1 - _KEEP)
+
+    def _learn_ratio(self, model: str, prompt_bytes: int, tokens: int) -> None:
+        """Decayed sums, so that a long prompt says more than a short one, whose template and
+        JSON weigh as much as its text."""
+        known = self._sizes.get(model)
+        if known is None:
+            if len(self._sizes) >= _MODELS_MAX:
+                return
+            known = (0.0, 0.0)
+        keep = _KEEP
+        size, count = known[0] * keep + prompt_bytes, known[1] * keep + tokens
+        self._sizes[model] = (min(max(size, count * 0.5), count * 16.0), count)
