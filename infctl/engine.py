@@ -63,11 +63,19 @@ class RankCommand(msgspec.Struct, frozen=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What callers may rely on. Fields arrive with the features that read them."""
+    """What callers may rely on. Fields arrive with the features that read them.
+
+    `continues`: API paths whose answers this engine can go on with (a prompt with what was said,
+    or `continue_final_message`). `stream_usage`: streams understand `stream_options.include_usage`.
+    `stream_token_ids`: paths whose streams understand `return_token_ids`.
+    """
 
     metrics: bool = True
     cached_tokens: bool = True
     ignore_eos: bool = True
+    continues: frozenset[bytes] = frozenset()
+    stream_usage: bool = False
+    stream_token_ids: frozenset[bytes] = frozenset()
 
 
 class Probe(msgspec.Struct, frozen=True):

@@ -215,7 +215,7 @@ class Director:
         flight.decision.outcome = f"failed: {event.reason}"
         self.index.forget(flight.slot, flight.added)
         request, tried = flight.request, (*flight.tried, flight.slot)
-        if event.started:
+        if event.started and not event.resumable:
             return []
         if flight.attempt >= self.settings.attempts_max:
             message = f"{flight.attempt} endpoints failed; the last one: {event.reason}"

@@ -50,11 +50,13 @@ class RequestCancelled(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
 
 
 class LegFailed(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
-    """An endpoint failed a request before (`started` False) or after its first byte."""
+    """An endpoint failed a request before (`started` False) or after the client had a part of the
+    answer; `resumable` when another endpoint may go on from there."""
 
     request_id: str
     reason: str
     started: bool = False
+    resumable: bool = False
 
 
 class EndpointJoined(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):

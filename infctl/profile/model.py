@@ -120,7 +120,8 @@ Plugin = str | PluginRef
 
 
 class Limits(Part):
-    """Bounds on what one client may ask of the router."""
+    """Bounds on what clients may ask of the router. `continuation_mib_max` bounds what is kept of
+    all streams together, so that another engine can go on with them; 0 keeps nothing."""
 
     body_mib_max: Annotated[int, Field(gt=0, le=1024)] = 16
     headers_kib_max: Annotated[int, Field(gt=0, le=1024)] = 32
@@ -131,6 +132,7 @@ class Limits(Part):
     connect_s: Annotated[float, Field(gt=0)] = 3.0
     first_byte_s: Annotated[float, Field(gt=0)] = 600.0
     stream_idle_s: Annotated[float, Field(gt=0)] = 120.0
+    continuation_mib_max: Annotated[int, Field(ge=0, le=65_536)] = 256
 
 
 class Health(Part):

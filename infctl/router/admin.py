@@ -81,7 +81,7 @@ class Admin:
         """Where a completion request with this body would go now."""
         router = self._router
         try:
-            request, _ = router.intake.read(head, body, router.default_model)
+            request, _, _ = router.intake.read(head, body, router.default_model)
         except BadRequest as error:
             return error.status, error_body(error.status, error.message)
         found, best = router.director.explain(request, router.now())

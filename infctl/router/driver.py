@@ -12,6 +12,7 @@ from infctl.core import events as ev
 from infctl.core.commands import Dispatch, Reject
 from infctl.core.director import Director, Settings
 from infctl.core.fleet import State
+from infctl.engine import Capabilities
 from infctl.router.intake import Intake
 from infctl.router.proxy import Exchange
 from infctl.router.telemetry import Telemetry
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from infctl.core.scheduling import Pipeline
     from infctl.engine import Engine
     from infctl.profile.model import Limits, Routing
+    from infctl.router.intake import Asked
     from infctl.router.server import Connection
     from infctl.router.wire import Head
 
+_UNKNOWN = Capabilities()
 _OWN = frozenset((b"/health", b"/v1/models", b"/metrics"))
 
 
@@ -53,6 +56,10 @@ class Router:
         self.now = asyncio.get_running_loop().time
         self._own_metrics_port = own_metrics_port
         self._tasks: set[asyncio.Task[None]] = set()
+        self._capabilities = {kind: engine.capabilities for kind, engine in engines.items()}
+        self._added: dict[tuple[str, Asked], bytes] = {}
+        self._kept = 0
+        self._kept_max = routing.limits.continuation_mib_max << 20
         owned = {field for engine in engines.values() for field in engine.owned_fields}
         self.intake = Intake(owned, routing.extra_paths, seed)
 
@@ -103,14 +110,14 @@ class Router:
 
     def _proxy(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
         try:
-            request, forwarded = self.intake.read(head, body, self.default_model)
+            request, forwarded, asked = self.intake.read(head, body, self.default_model)
         except BadRequest as error:
             self.telemetry.refused[error.status] += 1
             self._refuse(connection, head, error.status, error.message)
             return
         request_id = self.intake.request_id(head)
         request.name = request_id.decode()
-        exchange = Exchange(self, connection, head, forwarded, request, request_id)
+        exchange = Exchange(self, connection, head, forwarded, request, request_id, asked)
         connection.exchange = exchange
         self.exchanges[request.id] = exchange
         self.handle(ev.RequestArrived(request))
@@ -138,11 +145,32 @@ class Router:
 
     def leg_failed(self, exchange: Exchange, reason: str) -> None:
         """An endpoint failed this request; the Director may send it elsewhere."""
-        started = bool(exchange.first_byte)
+        started = exchange.started
         self.telemetry.leg_failed(exchange.endpoint, started)
-        self.handle(ev.LegFailed(exchange.request.id, reason, started))
-        if started and not exchange.done:
+        resumable = started and exchange.resumable()
+        if exchange.done:
+            return
+        self.telemetry.log("leg_failed", **exchange.failure(reason, resumable))
+        self.handle(ev.LegFailed(exchange.request.id, reason, started, resumable))
+        if started and not resumable and not exchange.done:
             exchange.cut(reason)
+
+    def capabilities(self, kind: str) -> Capabilities:
+        """What an engine kind can do; of an unknown one nothing is known."""
+        return self._capabilities.get(kind, _UNKNOWN)
+
+    def added(self, kind: str, asked: Asked) -> bytes:
+        """What is added to a streaming request for this engine kind."""
+        found = self._added.get((kind, asked))
+        if found is None:
+            found = self._added[kind, asked] = asked.added(self.capabilities(kind))
+        return found
+
+    def keep(self, size: int) -> bool:
+        """Count bytes kept for going on with streams, or given back (negative); False beyond the
+        budget."""
+        self._kept += size
+        return self._kept <= self._kept_max
 
     def closed(self, exchange: Exchange) -> None:
         """A request is over."""

@@ -11,11 +11,13 @@ import msgspec
 
 from infctl.core.prefix import block_hashes, prefix_seed
 from infctl.core.request import Request
+from infctl.router.continuation import CHAT, COMPLETIONS
 from infctl.router.wire import BadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from infctl.engine import Capabilities
     from infctl.router.wire import Head
 
 POST_PATHS = frozenset(
@@ -37,7 +39,11 @@ POST_PATHS = frozenset(
 """What reaches an engine. Everything else is a 404: control endpoints must never be reachable,
 in whatever spelling, so a path is compared as it came and never decoded."""
 
+CONTINUABLE = frozenset((COMPLETIONS, CHAT))
+"""Whose streams another engine can go on with."""
+
 _SEEDS_MAX = 10_000
+_ASKS_MAX = 1000
 
 _IMAGE_TOKENS = 1024
 """A stand-in for one image or audio part: real counts depend on the model's processor and size."""
@@ -52,6 +58,34 @@ _PAYLOAD = re.compile(rb'"data:[\w./+-]+;base64,[^"]*"|"data"\s*:\s*"[^"]*"')
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What of a streaming request matters to how its stream is followed. `path` is empty for what
+    cannot be continued; `options` and `ids`: the client set `stream_options` and
+    `return_token_ids` itself; `long`: token ids of the prompt would outweigh the answer."""
+
+    path: bytes = b""
+    options: bool = False
+    ids: bool = False
+    long: bool = False
+
+    def adds_usage(self, can: Capabilities) -> bool:
+        """Whether to ask this kind of engine for usage."""
+        return can.stream_usage and not self.options and bool(self.path)
+
+    def adds_ids(self, can: Capabilities) -> bool:
+        """Whether to ask this kind of engine for token ids."""
+        return self.path in can.stream_token_ids and not (self.ids or self.long)
+
+    def added(self, can: Capabilities) -> bytes:
+        """What goes into the body, right behind its first brace."""
+        usage = b'"stream_options":{"include_usage":true},' if self.adds_usage(can) else b""
+        return usage + (b'"return_token_ids":true,' if self.adds_ids(can) else b"")
+
+
+NOTHING_ASKED = Asked()
+_IDS_PROMPT_BYTES_MAX = 32_768
+
+
 class Intake:
     """Parses bodies. `owned_fields` are stripped from what clients send."""
 
@@ -62,6 +96,7 @@ class Intake:
         self._owned_of = _values(self.owned)
         self._none_owned = (msgspec.UNSET,) * len(self.owned)
         self._seeds: dict[tuple[str, str | None], int] = {}
+        self._asks: dict[tuple[bytes, bool, bool, bool], Asked] = {}
         self._ids = count(1)
         self._id_prefix = b"%016x" % (seed & 0xFFFFFFFFFFFFFFFF)
 
@@ -74,19 +109,41 @@ class Intake:
 
     def read(
         self, head: Head, body: bytes | bytearray, default_model: Callable[[], str]
-    ) -> tuple[Request, bytes | bytearray]:
-        """The request and the body to forward, which is the client's own, untouched, unless a
-        router-owned field had to be removed. Raises BadRequest."""
+    ) -> tuple[Request, bytes | bytearray, Asked]:
+        """The request, the body to forward, which is the client's own, untouched, unless a
+        router-owned field had to be removed, and what its stream needs. Raises BadRequest."""
         content_type = head.get(b"content-type")
         internal_id = f"r{next(self._ids)}"
         if content_type is not None and content_type.startswith(b"multipart/"):
-            return Request(id=internal_id, model=default_model(), prompt_bytes=len(body)), body
+            request = Request(id=internal_id, model=default_model(), prompt_bytes=len(body))
+            return request, body, NOTHING_ASKED
         if head.get(b"content-encoding") not in (None, b"identity"):
             raise BadRequest(415, "compressed request bodies are not accepted")
         parsed = self._decode(body)
         if self._owned_of(parsed) != self._none_owned:
             body = self._strip(body)
-        return self._reduce(parsed, internal_id, head, default_model), body
+        request = self._reduce(parsed, internal_id, head, default_model)
+        return (
+            request,
+            body,
+            self._asked(head, request, parsed) if request.stream else NOTHING_ASKED,
+        )
+
+    def _asked(self, head: Head, request: Request, parsed: Any) -> Asked:
+        unset = msgspec.UNSET
+        key = (
+            head.url,
+            parsed.stream_options is not unset,
+            parsed.return_token_ids is not unset,
+            request.prompt_bytes > _IDS_PROMPT_BYTES_MAX,
+        )
+        found = self._asks.get(key)
+        if found is None:
+            path = head.url.partition(b"?")[0]
+            found = Asked(path, *key[1:]) if path in CONTINUABLE else NOTHING_ASKED
+            if len(self._asks) < _ASKS_MAX:
+                self._asks[key] = found
+        return found
 
     def _decode(self, body: bytes | bytearray) -> Any:
         try:
@@ -156,6 +213,8 @@ def _body_struct(owned: tuple[str, ...]) -> type[Any]:
             ("instructions", raw, unset),
             ("tools", raw, unset),
             ("stream", any_scalar, None),
+            ("stream_options", raw, unset),
+            ("return_token_ids", raw, unset),
             ("max_tokens", any_scalar, None),
             ("max_completion_tokens", any_scalar, None),
             ("cache_salt", any_scalar, None),

@@ -1,16 +1,20 @@
 """One request on its way: to an endpoint, perhaps to another, and the answer back.
 
 Nothing reaches the client before the endpoint's first body byte, so that until then another
-endpoint may take over. From then on bytes pass through as they came, chunked framing included.
+endpoint may take over. From then on bytes pass through as they came, chunked framing included;
+when an endpoint fails in the middle of a stream, another one goes on from what was sent.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from typing import TYPE_CHECKING, Any
 
 from infctl.core import events as ev
+from infctl.router.continuation import Unsafe
+from infctl.router.framing import LAST_CHUNK, chunk
+from infctl.router.resume import Resume
+from infctl.router.tap import Tap
+from infctl.router.usage import parse_usage, usage_of
 from infctl.router.wire import answer, dechunk, error_body, request_head, response_head
 
 if TYPE_CHECKING:
@@ -18,23 +22,24 @@ if TYPE_CHECKING:
     from infctl.core.fleet import Endpoint
     from infctl.core.request import Request
     from infctl.router.driver import Router
+    from infctl.router.intake import Asked
     from infctl.router.server import Connection
-    from infctl.router.upstream import Link
+    from infctl.router.upstream import Link, Pool
     from infctl.router.wire import Head, ResponseHead
 
 _RETRYABLE = frozenset((500, 502, 503, 504))
 _TAIL = 4096
-_FRAMING = re.compile(rb"\r\n[0-9a-fA-F]+\r\n")
 
 
 class Exchange:
     """A client's request and its answer; the receiver of the endpoint's bytes."""
 
     __slots__ = (
-        "_held", "_legacy", "_link", "_paused", "_resent", "_response", "_scanned", "arrived",
-        "attempt", "body", "connection", "done", "endpoint", "events", "expected_cached",
-        "first_byte", "head", "heard", "request", "request_id", "router", "sent_bytes", "slot",
-        "status", "tail", "usage",
+        "_asked", "_begun", "_held", "_kept", "_legacy", "_link", "_paused", "_resent",
+        "_response", "_resume", "_scanned", "_tap", "_why_not", "arrived", "attempt", "body",
+        "connection", "done", "endpoint", "events", "expected_cached", "first_byte", "head",
+        "heard", "request", "request_id", "router", "sent_bytes", "slot", "started", "status",
+        "tail", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +50,7 @@ class Exchange:
         body: bytes | bytearray,
         request: Request,
         request_id: bytes,
+        asked: Asked,
     ) -> None:
         self.router = router
         self.connection = connection
@@ -63,7 +69,14 @@ class Exchange:
         self.events = 0
         self.tail = b""
         self.usage: ev.Usage | None = None
+        self.started = False
         self.done = False
+        self._asked = asked
+        self._begun = False
+        self._tap: Tap | None = None
+        self._resume: Resume | None = None
+        self._kept = 0
+        self._why_not = ""
         self._link: Link | None = None
         self._held = b""
         self._response: ResponseHead | None = None
@@ -84,9 +97,11 @@ class Exchange:
         self.slot, self.endpoint, self.attempt = command.slot, endpoint, command.attempt
         self.expected_cached = command.cached_tokens
         self._resent = False
-        link = pool.take()
+        if not self.started:
+            self.first_byte = 0.0
+        link = None if self.started else pool.take()
         if link is not None:
-            self._send(link)
+            self._send(link, self.body)
         else:
             self.router.spawn(self._connect(command.attempt))
 
@@ -95,31 +110,57 @@ class Exchange:
         try:
             if pool is None:
                 raise ConnectionError("the endpoint is gone")
-            link = await pool.connect(self.router.limits.connect_s)
-        except OSError as error:
+            body = await self._rest(pool) if self.started else self.body
+            link = (pool.take() if self.started else None) or await pool.connect(
+                self.router.limits.connect_s
+            )
+        except (OSError, Unsafe) as error:
             if not self.done and self.attempt == attempt:
-                reason = "timed out" if isinstance(error, TimeoutError) else error
-                self.router.connect_failed(self.slot)
-                self.router.leg_failed(self, f"cannot connect: {reason}")
+                self._not_sent(error)
             return
         if self.done or self.attempt != attempt:
             pool.put_back(link)
         else:
-            self._send(link)
+            self._send(link, body)
 
-    def _send(self, link: Link) -> None:
+    def _not_sent(self, error: Exception) -> None:
+        if isinstance(error, Unsafe):
+            self._why_not = str(error)
+            self.router.leg_failed(self, "it was to go on with an answer")
+            return
+        reason = "timed out" if isinstance(error, TimeoutError) else error
+        self.router.connect_failed(self.slot)
+        self.router.leg_failed(self, f"cannot connect: {reason}")
+
+    async def _rest(self, pool: Pool) -> bytes:
+        """The body of the request for the rest of the answer. Raises Unsafe."""
+        if self._resume is None or self.endpoint is None:
+            raise Unsafe("nothing was kept")
+        return await self._resume.body(pool, self.router.capabilities(self.endpoint.engine))
+
+    def _send(self, link: Link, body: bytes | bytearray) -> None:
         self._link = link
         self.heard = self.router.now()
         self._response, self._held, self._legacy, self.sent_bytes = None, b"", None, 0
-        netloc = link.pool.netloc
+        self._begun = False
+        added = b""
+        if self._asked.path and not self.started and self.endpoint is not None:
+            added = self.router.added(self.endpoint.engine, self._asked)
         head = request_head(
-            self.head.method, self.head.url, netloc, self.head.headers, self.request_id,
-            len(self.body),
+            self.head.method, self.head.url, link.pool.netloc, self.head.headers, self.request_id,
+            len(body) + len(added),
         )  # fmt: skip
-        link.send(self, head, self.body)
+        if added:
+            at = body.index(b"{") + 1
+            link.send(self, head + body[:at] + added, memoryview(body)[at:])
+        else:
+            link.send(self, head, body)
 
     def reject(self, command: Reject) -> None:
-        """Answer with an error of our own."""
+        """Answer with an error of our own, or end with one what has begun."""
+        if self.started:
+            self.cut(command.message)
+            return
         self.status = command.status
         body = error_body(command.status, command.message)
         close = not self.connection.keeps(self.head)
@@ -144,11 +185,15 @@ class Exchange:
 
     def on_head(self, response: ResponseHead) -> None:
         self.heard = self.router.now()
-        if response.status in _RETRYABLE:
+        if response.status in _RETRYABLE or (self.started and not response.is_stream):
             self.abort_leg()
             self.router.leg_failed(self, f"answered {response.status}")
             return
         self._response = response
+        if self._asked.path and response.is_stream and response.chunked:
+            self._tap_stream()
+        if self.started:
+            return
         self.status = response.status
         close = not self.connection.keeps(self.head)
         if response.length is not None:
@@ -164,23 +209,73 @@ class Exchange:
         name = self.endpoint.id.encode() if self.endpoint else b""
         self._held = response_head(response, self.request_id, name, framing, close)
 
+    def _tap_stream(self) -> None:
+        asked, router = self._asked, self.router
+        if self._resume is not None:
+            self._tap = Tap(joint=self._resume.joint())
+            return
+        can = router.capabilities(self.endpoint.engine if self.endpoint else "")
+        self._tap = Tap(ids=asked.adds_ids(can), usage=asked.adds_usage(can))
+        self._keep(len(self.body))
+
     def on_data(self, data: bytes) -> None:
         self.heard = self.router.now()
         if self._legacy is not None:
             self._keep_legacy(data)
             return
-        if not self.first_byte and data:
-            self.first_byte = self.heard
-            if self._response is not None and self._response.is_stream:
-                self.router.handle(ev.FirstByte(self.request.id))
+        if not self._begun and data:
+            self._begin()
         size = len(data)
         self.sent_bytes += size
         self.events += data.count(b"data: ")
         self.tail = data if size >= _TAIL else (self.tail + data)[-_TAIL:]
+        if self._tap is not None:
+            self._tapped(self._tap, data)
+            return
         if self._held:
             data = self._held + data
             self._held = b""
+        self.started = True
         self.connection.write(data)
+
+    def _begin(self) -> None:
+        """The first bytes of a leg's answer."""
+        self._begun = True
+        self.first_byte = self.first_byte or self.heard
+        if self._response is not None and self._response.is_stream:
+            self.router.handle(ev.FirstByte(self.request.id))
+
+    def _tapped(self, tap: Tap, data: bytes) -> None:
+        try:
+            passed = tap.feed(data)
+        except Unsafe as error:
+            self._why_not = str(error)
+            self.on_failure("it sent something else than a stream's events", False)
+            return
+        if self._kept:
+            self._keep(len(data))
+        if passed:
+            if self._held:
+                passed, self._held = self._held + passed, b""
+            self.started = True
+            self.connection.write(passed)
+        if tap.failure:
+            self.on_failure(tap.failure, False)
+
+    def _keep(self, size: int) -> None:
+        """Count what is kept for going on elsewhere; beyond the router's budget, let go of it."""
+        self._kept += size
+        if not self.router.keep(size):
+            self._forget()
+            self._why_not = "too much was kept already for other streams"
+
+    def _forget(self) -> None:
+        self.router.keep(-self._kept)
+        self._kept = 0
+        if self._tap is not None:
+            self._tap.pieces = None
+        if self.started:
+            self.body = b""
 
     def _keep_legacy(self, data: bytes) -> None:
         kept = self._legacy
@@ -197,7 +292,10 @@ class Exchange:
         elif self._held:
             self.connection.write(self._held)
         ok = 200 <= self.status < 300
-        if ok:
+        joint = self._tap.joint if self._tap is not None else None
+        if joint is not None and joint.usage:
+            self.usage = usage_of(joint.usage)
+        elif ok:
             self.usage = parse_usage(self.tail)
         self._close(ok)
         self.connection.finish(self.head.keep_alive)
@@ -225,14 +323,42 @@ class Exchange:
         self.abort_leg()
         self.router.leg_failed(self, reason)
 
+    def resumable(self) -> bool:
+        """Whether another endpoint may go on with what the client has; finishes the answer at
+        once where nothing but its ending is missing."""
+        tap = self._tap
+        if tap is None or tap.pieces is None:
+            self._why_not = self._why_not or "this kind of answer cannot be continued"
+            return False
+        if self._resume is None:
+            self._resume = Resume(self._asked.path, self.body)
+        before = self._resume.sofar.tokens
+        try:
+            self._resume.take(tap.pieces)
+        except Unsafe as error:
+            self._why_not = str(error)
+            return False
+        tap.pieces.clear()
+        self.request.extra_tokens += self._resume.sofar.tokens - before
+        if self._resume.complete:
+            self.connection.write(chunk(self._resume.ending()) + LAST_CHUNK)
+            self._close(ok=True)
+            self.connection.finish(self.head.keep_alive)
+            return False
+        return True
+
     def cut(self, reason: str) -> None:
         """The endpoint failed after its first byte: end the stream with an error event where its
         framing allows one, or break the connection; never let it look complete."""
         response = self._response
-        whole = self.tail.endswith((b"\n\n\r\n", b"\n\n"))
-        if response is not None and response.is_stream and response.chunked and whole:
+        whole = self._tap is not None or self.tail.endswith((b"\n\n\r\n", b"\n\n"))
+        if self._why_not:
+            reason = f"{reason}; not continued: {self._why_not}"
+        if self._resume is not None or (
+            response is not None and response.is_stream and response.chunked and whole
+        ):
             event = b"data: %s\n\n" % error_body(502, f"stream broken off: {reason}")
-            self.connection.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event))
+            self.connection.write(chunk(event) + LAST_CHUNK)
             self._close(ok=False)
             self.connection.finish(False)
             return
@@ -267,7 +393,7 @@ class Exchange:
         limits = self.router.limits
         limit, what = (
             (limits.stream_idle_s, "fell silent")
-            if self.first_byte
+            if self._begun
             else (limits.first_byte_s, "sent no first byte")
         )
         return f"the endpoint {what} for {limit:g} s" if now - self.heard > limit else None
@@ -275,6 +401,18 @@ class Exchange:
     def client_stalled(self, now: float) -> bool:
         """Whether the client has taken nothing for too long while its endpoint is held up."""
         return self._paused and now - self.heard > self.router.limits.stream_idle_s
+
+    def failure(self, reason: str, resumable: bool) -> dict[str, Any]:
+        """What the log says of a failed leg."""
+        what = "continues" if resumable else "cut" if self.started else "retries"
+        return {
+            "id": self.request_id.decode("latin-1"),
+            "endpoint": self.endpoint.id if self.endpoint else None,
+            "attempt": self.attempt,
+            "reason": reason,
+            "then": what,
+            "not_continued": self._why_not or None,
+        }
 
     def new_events(self) -> int:
         """SSE events since the last call."""
@@ -284,41 +422,8 @@ class Exchange:
     def _close(self, ok: bool | None) -> None:
         """The request is over; `ok` None when its client left."""
         self.done = True
+        if self._kept:
+            self._forget()
         if ok is not None:
             self.router.handle(ev.RequestFinished(self.request.id, ok, self.usage))
         self.router.closed(self)
-
-
-def parse_usage(tail: bytes) -> ev.Usage | None:
-    """Token counts from the last `usage` object of an answer's tail, None if there is none.
-
-    An unescaped `"usage":` cannot occur inside a JSON string, so it is a key. Chunk framing may
-    fall anywhere in it.
-    """
-    found = _last_usage(tail) or _last_usage(_FRAMING.sub(b"", tail))
-    if not found:
-        return None
-    details = found.get("prompt_tokens_details") or found.get("input_tokens_details")
-    return ev.Usage(
-        prompt_tokens=_count(found.get("prompt_tokens", found.get("input_tokens"))),
-        completion_tokens=_count(found.get("completion_tokens", found.get("output_tokens"))),
-        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
-    )
-
-
-def _last_usage(tail: bytes) -> dict[str, Any] | None:
-    at = tail.rfind(b'"usage":')
-    if at < 0:
-        return None
-    try:
-        found, _ = _decode(tail[at + 8 :].decode("latin-1").lstrip())
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 <= value < 1 << 40 else None
-
-
-_decode = json.JSONDecoder().raw_decode

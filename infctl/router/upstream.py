@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from infctl.router.wire import HEAD_END, ResponseHead, dechunk, request_head
+from infctl.router.wire import HEAD_END, JSON, ResponseHead, dechunk, request_head
 
 if TYPE_CHECKING:
     from infctl.core.fleet import Endpoint
@@ -56,7 +56,7 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
 
-    def send(self, receiver: Receiver, data: bytes, body: bytes | bytearray) -> None:
+    def send(self, receiver: Receiver, data: bytes, body: bytes | bytearray | memoryview) -> None:
         """Send one request; its answer goes to `receiver`."""
         self.receiver = receiver
         self.idle = False
@@ -216,11 +216,18 @@ class Pool:
 
     async def get(self, path: str, timeout_s: float) -> tuple[int, bytes]:
         """A probe: status and body of GET `path`. Raises OSError on any failure."""
+        return await self.call(b"GET", path, b"", timeout_s)
+
+    async def call(
+        self, method: bytes, path: str, body: bytes, timeout_s: float
+    ) -> tuple[int, bytes]:
+        """A request of the router's own: status and body. Raises OSError on any failure."""
         async with asyncio.timeout(timeout_s):
             link = self.take() or await self.connect(timeout_s)
             probe = _Probe()
-            head = request_head(b"GET", path.encode(), self.netloc, [], b"probe", 0)
-            link.send(probe, head, b"")
+            kind = [(b"content-type", JSON)] if body else []
+            head = request_head(method, path.encode(), self.netloc, kind, b"probe", len(body))
+            link.send(probe, head, body)
             try:
                 return await probe.result
             finally:

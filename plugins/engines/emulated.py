@@ -57,7 +57,11 @@ class Emulated(msgspec.Struct, frozen=True):
     """`python -m infctl.emulator`, one process a unit however many nodes it stands for."""
 
     name: ClassVar[str] = "emulated"
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        continues=frozenset({b"/v1/completions", b"/v1/chat/completions"}),
+        stream_usage=True,
+        stream_token_ids=frozenset({b"/v1/completions"}),
+    )
     health_path: ClassVar[str] = "/health"
     metrics_path: ClassVar[str | None] = "/metrics"
     python_env: ClassVar[str | None] = None

@@ -14,7 +14,10 @@ class OpenAI(msgspec.Struct, frozen=True):
 
     name: ClassVar[str] = "openai"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        metrics=False, cached_tokens=False, ignore_eos=False
+        metrics=False,
+        cached_tokens=False,
+        ignore_eos=False,
+        continues=frozenset({b"/v1/completions"}),
     )
     health_path: ClassVar[str] = "/v1/models"
     metrics_path: ClassVar[str | None] = None

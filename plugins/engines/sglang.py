@@ -63,7 +63,12 @@ class Sglang(msgspec.Struct, frozen=True):
     """SGLang's OpenAI server, one process a node."""
 
     name: ClassVar[str] = "sglang"
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        continues=frozenset({b"/v1/completions", b"/v1/chat/completions"}),
+        stream_usage=True,
+        # Its chat streams refuse `return_token_ids` with a 400.
+        stream_token_ids=frozenset({b"/v1/completions"}),
+    )
     # /health generates a token and takes a second; this one answers at once and only when ready.
     health_path: ClassVar[str] = "/model_info"
     metrics_path: ClassVar[str | None] = "/metrics"

@@ -72,7 +72,11 @@ class Vllm(msgspec.Struct, frozen=True):
     """vLLM's OpenAI server, one process a node; data-parallel ranks live within their node."""
 
     name: ClassVar[str] = "vllm"
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        continues=frozenset({b"/v1/completions", b"/v1/chat/completions"}),
+        stream_usage=True,
+        stream_token_ids=frozenset({b"/v1/completions", b"/v1/chat/completions"}),
+    )
     health_path: ClassVar[str] = "/health"
     metrics_path: ClassVar[str | None] = "/metrics"
     python_env: ClassVar[str | None] = "INFCTL_VLLM_PYTHON"

@@ -158,6 +158,7 @@ def start_router() -> Any:
         engines: list[Engine],
         routing: dict[str, Any] | None = None,
         models: tuple[str, ...] = ("m",),
+        kind: str = "openai",
     ) -> AsyncIterator[Running]:
         profile = Profile.model_validate(
             {
@@ -172,7 +173,8 @@ def start_router() -> Any:
         log = io.StringIO()
         router.telemetry.open_log("json", lambda: 0.0, log)
         for index, engine in enumerate(engines):
-            router.join(Endpoint(unit=f"u{index}", url=engine.url, models=models), State.READY)
+            endpoint = Endpoint(unit=f"u{index}", url=engine.url, models=models, engine=kind)
+            router.join(endpoint, State.READY)
         server = Server(router, profile.routing.limits)
         listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]

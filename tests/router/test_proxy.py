@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from infctl.router.proxy import parse_usage
 from infctl.router.server import Connection
+from infctl.router.usage import parse_usage
 
 from .conftest import SSE_HEAD, Engine, Seen, chunk, event, whole
 
@@ -203,8 +203,8 @@ async def test_a_stream_cut_inside_an_event_never_looks_complete(
     engine = await start_engine(script)
     async with start_router([engine]) as running:
         raw = await running.raw(
-            b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: 46\r\n\r\n"
-            b'{"model":"m","prompt":"xxxxxx","stream": true}'
+            b"POST /v1/responses HTTP/1.1\r\nHost: r\r\nContent-Length: 45\r\n\r\n"
+            b'{"model":"m","input":"xxxxxx","stream": true}'
         )
     assert raw.endswith(b"data: {half")
 

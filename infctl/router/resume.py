@@ -1,0 +1,87 @@
+"""The driver's part of continuing an answer: what is out, and the request for the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from infctl.router.continuation import CHAT, Joint, Sofar, Unsafe, body, check, ending, room
+from infctl.router.framing import Events, Unchunk
+
+if TYPE_CHECKING:
+    from infctl.engine import Capabilities
+    from infctl.router.upstream import Pool
+
+_DETOKENIZE_S = 2.0
+_TRIMS_MAX = 4
+"""How many tokens whose text is not out yet may hide in an event with text."""
+
+
+class Resume:
+    """One answer that an engine did not finish; `request` is the body of the client's request."""
+
+    def __init__(self, path: bytes, request: bytes | bytearray) -> None:
+        self._path = path
+        self._chat = path == CHAT
+        self._request: dict[str, Any] = msgspec.json.decode(request)
+        self.sofar = Sofar()
+        options = self._request.get("stream_options") or {}
+        self._wants_usage = bool(options.get("include_usage"))
+
+    def take(self, pieces: list[bytes]) -> None:
+        """Take in what an engine sent, framing included. Raises Unsafe where nobody can go on."""
+        self.sofar.take(Events().feed(Unchunk().feed(b"".join(pieces))))
+        if not self.complete:
+            check(self._request, self.sofar)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every token is out, so that no engine is needed."""
+        left = room(self._request, self._chat, self.sofar)
+        return self.sofar.finished or self.sofar.done or (left is not None and left <= 0)
+
+    def ending(self) -> bytes:
+        """What a complete answer still lacks."""
+        return ending(self.sofar, self._chat, self._wants_usage)
+
+    def joint(self) -> Joint:
+        """Makes the next engine's events this stream's."""
+        return Joint(self.sofar, self._wants_usage)
+
+    async def body(self, pool: Pool, can: Capabilities) -> bytes:
+        """The body for the engine that goes on. Raises Unsafe."""
+        if self._path not in can.continues:
+            raise Unsafe("this kind of engine cannot go on with an answer")
+        exact = bool(self.sofar.ids) and not self._chat and await self._exact(pool)
+        made = body(self._request, self._chat, self.sofar, exact)
+        if can.stream_usage:
+            made["stream_options"] = (made.get("stream_options") or {}) | {"include_usage": True}
+        if self._path in can.stream_token_ids:
+            made["return_token_ids"] = True
+        return msgspec.json.encode(made)
+
+    async def _exact(self, pool: Pool) -> bool:
+        """Whether the token ids are the text's, perhaps without the last ones: an event with text
+        may hide the beginning of a character, or what was held back for a stop string."""
+        ids = self.sofar.ids or []
+        for trim in range(min(_TRIMS_MAX, len(ids))):
+            kept = ids[: len(ids) - trim]
+            if await _detokenize(pool, self._request.get("model"), kept) == self.sofar.text:
+                self.sofar.tokens -= trim
+                self.sofar.ids = kept
+                return True
+        return False
+
+
+async def _detokenize(pool: Pool, model: Any, ids: list[int]) -> str | None:
+    asked = msgspec.json.encode({"model": model, "tokens": ids})
+    try:
+        status, answer = await pool.call(b"POST", "/detokenize", asked, _DETOKENIZE_S)
+        found = msgspec.json.decode(answer) if status == 200 else None
+    except (OSError, msgspec.DecodeError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    text = found.get("prompt", found.get("text"))
+    return text if isinstance(text, str) else None

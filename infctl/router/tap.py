@@ -1,0 +1,136 @@
+"""A stream, read while it passes: what the router asked for is taken out again, what was said is
+kept so that another engine can go on, and an engine that gives up is noticed.
+
+Only whole events pass, so that whatever happens to the engine, the client stands between events.
+In the common case a read is one or more whole events with nothing to take out, and the bytes pass
+as they came.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from infctl.router.framing import LAST_CHUNK, Events, Unchunk, chunk
+
+if TYPE_CHECKING:
+    from infctl.router.continuation import Joint
+
+_EVENT_END = b"\n\n\r\n"
+_TAIL = 512
+"""How far from its end an event says that it is the last: behind it is at most `[DONE]`."""
+
+_IDS = b',"token_ids":['
+_ALL_IDS = re.compile(rb',"(?:prompt_)?token_ids":(?:\[[^\]]*\]|null)')
+_NO_CHOICES = b'"choices":[]'
+_ERROR = b'"code":5'
+_ABORT = b':"abort"'
+
+
+class Tap:
+    """One endpoint's chunked event stream on its way to the client.
+
+    `ids` and `usage`: the router asked for token ids and for usage, the client did not. `joint`:
+    this endpoint goes on where another one failed. `pieces` are the bytes as they came, None when
+    they are not kept. `failure` is what an event said went wrong in the engine; nothing passes
+    from there on.
+    """
+
+    __slots__ = (
+        "_chunks", "_clean", "_events", "_ids", "_seen", "_usage", "failure", "joint", "pieces",
+    )  # fmt: skip
+
+    def __init__(self, ids: bool = False, usage: bool = False, joint: Joint | None = None) -> None:
+        self.pieces: list[bytes] | None = []
+        self.failure = ""
+        self.joint = joint
+        self._ids = ids
+        self._usage = usage
+        self._seen = False
+        self._clean = True
+        self._chunks = Unchunk()
+        self._events = Events()
+
+    def feed(self, data: bytes) -> bytes:
+        """More bytes from the endpoint; what of them is to go to the client. Raises Unsafe when an
+        endpoint that is to go on sends what is no event."""
+        if self.pieces is not None:
+            self.pieces.append(data)
+        if self._clean and self._seen and data.endswith(_EVENT_END) and not _ends(data):
+            if not self._ids:
+                return data
+            stripped = _without_ids(data)
+            if stripped is not None:
+                return stripped
+        return self._follow(data)
+
+    def _follow(self, data: bytes) -> bytes:
+        chunks, events = self._chunks, self._events
+        whole = events.feed(chunks.feed(data))
+        if chunks.done:
+            whole, events.open = whole + events.open, b""
+        self._clean = chunks.between and not events.open
+        out = chunk(self._filter(whole)) if whole else b""
+        return out + LAST_CHUNK if chunks.done and not self.failure else out
+
+    def _filter(self, whole: bytes) -> bytes:
+        if _ends(whole):
+            whole = self._end(whole)
+        if self.joint is not None:
+            return self.joint.join(whole)
+        if not self._seen and whole:
+            self._seen = True
+            self._ids = self._ids and b'token_ids":[' in whole  # whether this engine gives them
+        return _ALL_IDS.sub(b"", whole) if self._ids else whole
+
+    def _end(self, whole: bytes) -> bytes:
+        """Take out the usage nobody asked for, and all from where the engine gave up."""
+        at = whole.rfind(_NO_CHOICES)
+        if self._usage and at >= 0 and b'"usage":{' in whole[at:]:
+            start, end = whole.rfind(b"data: ", 0, at), whole.find(b"\n\n", at) + 2
+            whole = whole[:start] + whole[end:]
+        at = max(whole.rfind(_ERROR), whole.rfind(_ABORT))
+        start = whole.rfind(b"data: ", 0, at) if at >= 0 else -1
+        if start >= 0:
+            self.failure = given_up(whole[start + 6 : whole.find(b"\n", start)])
+        return whole[:start] if self.failure else whole
+
+
+def _ends(data: bytes) -> bool:
+    """Whether this may hold the last event of a stream: usage, an error, or an abort."""
+    return (
+        data.find(_NO_CHOICES, -_TAIL) >= 0
+        or data.find(_ERROR, -_TAIL) >= 0
+        or data.find(_ABORT, -_TAIL) >= 0
+    )
+
+
+def _without_ids(data: bytes) -> bytes | None:
+    """One chunk of one event without its token ids, or None if it is anything else."""
+    at, head = data.rfind(_IDS), data.find(b"\r\n", 0, 12)
+    if at < 0 or head < 0 or data.find(b"\n\n", head) != len(data) - 4:
+        return None
+    if data[:head] != b"%x" % (len(data) - head - 4):
+        return None
+    rest = data.find(b"]", at) + 1
+    return b"%x\r\n%s%s" % (len(data) - head - 4 - (rest - at), data[head + 2 : at], data[rest:])
+
+
+def given_up(event: bytes) -> str:
+    """What an event says went wrong in the engine; empty when nothing did, or when it was the
+    client's mistake."""
+    try:
+        found: Any = msgspec.json.decode(event)
+    except msgspec.DecodeError:
+        return ""
+    if not isinstance(found, dict):
+        return ""
+    error = found.get("error")
+    if isinstance(error, dict):
+        code = str(error.get("code") or "")
+        return f"the engine reports: {error.get('message')}"[:500] if code.startswith("5") else ""
+    choices = found.get("choices") or [{}]
+    aborted = any(isinstance(c, dict) and c.get("finish_reason") == "abort" for c in choices)
+    return "the engine aborted the request" if aborted else ""
