@@ -38,6 +38,14 @@ _UNKNOWN_MS_PER_TOKEN = 0.05
 _UNKNOWN_OVERHEAD_MS = 30.0
 
 
+_PATIENCE_MS = 1000.0
+_PATIENCE_TOKENS = 10.0
+_UNKNOWN_TOKEN_MS = 50.0
+"""Silence that is a reason to ask: a second and ten times what a token takes there. Requests have
+no say in it one by one: an engine gives each of its streams a token a step, so it is the silence of
+all of them that tells."""
+
+
 class Line:
     """y ≈ a + b·x by least squares with exponential forgetting; a and b are never negative.
 
@@ -136,6 +144,20 @@ class Latency:
         self._decode[slot].add(inflight, ms_per_output_token)
         self._pools[pool][1].add(inflight, ms_per_output_token)
         self._publish(slot, pool)
+
+    def silent_ms(self, slot: int, heard_ms: float, now_ms: float) -> float:
+        """How long an endpoint has been silent beyond what its queued prefills explain."""
+        since = max(heard_ms, min(self._fleet.cells["free_at_ms"][slot], now_ms))
+        return now_ms - since
+
+    def patience_ms(self, slot: int) -> float:
+        """How long an endpoint with streams may be silent before that is odd."""
+        cells = self._fleet.cells
+        token_ms = cells["step_ms"][slot]
+        token_ms += cells["step_ms_per_request"][slot] * cells["inflight"][slot]
+        if not cells["step_ms"][slot]:
+            token_ms = max(token_ms, _UNKNOWN_TOKEN_MS)
+        return _PATIENCE_MS + _PATIENCE_TOKENS * token_ms
 
     def _publish(self, slot: int, pool: str) -> None:
         shared_prefill, shared_decode = self._pools[pool]

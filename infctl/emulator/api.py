@@ -11,7 +11,7 @@ import msgspec
 from infctl.emulator import bodies, wire
 from infctl.emulator.bodies import BadRequest
 from infctl.emulator.faults import parse_fault
-from infctl.emulator.prompt import from_text
+from infctl.emulator.prompt import from_ids, from_text
 from infctl.emulator.stream import Answer
 from infctl.errors import InputError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from infctl.emulator.engine import EmulatedEngine
     from infctl.emulator.http import Connection, HttpRequest
+    from infctl.emulator.prompt import Prompt
 
 _METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 _VERSIONS = {"vllm": "0.32.0", "sglang": "0.5.23"}
@@ -64,6 +65,7 @@ class Api:
             (b"POST", b"/v1/completions"): lambda r, c: self._generate(r, c, chat=False),
             (b"POST", b"/v1/chat/completions"): lambda r, c: self._generate(r, c, chat=True),
             (b"POST", b"/tokenize"): self._tokenize,
+            (b"POST", b"/detokenize"): self._detokenize,
             (b"POST", b"/fault"): self._fault,
             (b"GET", b"/server_info"): self._server_info,
         }
@@ -111,9 +113,9 @@ class Api:
             model=model,
         )
         answer = Answer(shape, prompt, tokens, reason, reply, self.engine.speech)
-        self._start(answer, body, reply)
+        self._start(answer, prompt, body, reply)
 
-    def _start(self, answer: Answer, body: bodies.Body, reply: Connection) -> None:
+    def _start(self, answer: Answer, prompt: Prompt, body: bodies.Body, reply: Connection) -> None:
         request_id = answer.shape.id
         try:
             self.engine.loop.submit(answer)
@@ -123,7 +125,19 @@ class Api:
         reply.on_resume = lambda: self.engine.loop.resume(request_id)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
-            answer.stream(include_usage=usage, interval=self.options.stream_interval)
+            told = self._tells_ids(body, answer.shape.chat)
+            ids = prompt.token_ids() if told else None
+            interval = self.options.stream_interval
+            answer.stream(include_usage=usage, interval=interval, prompt_ids=ids)
+
+    def _tells_ids(self, body: bodies.Body, chat: bool) -> bool:
+        """Where a token is as wide as an id, ids of text and ids of a prompt are the same."""
+        if body.return_token_ids and chat and self.dialect == "sglang":
+            raise BadRequest(
+                "return_token_ids is not supported with streaming on /v1/chat/completions."
+            )
+        width = self.options.bytes_per_token
+        return body.return_token_ids and not chat and width == wire.TOLD_WIDTH
 
     def _known_model(self, model: str | None) -> str:
         """The name to answer with; SGLang serves whatever name it is asked for."""
@@ -241,6 +255,14 @@ class Api:
         length = self.options.context_tokens
         self._json(reply, {"count": len(ids), "max_model_len": length, "tokens": ids})
 
+    def _detokenize(self, request: HttpRequest, reply: Connection) -> None:
+        try:
+            ids = msgspec.json.decode(request.body, type=_Ids).tokens
+            text = from_ids(ids).data.decode(errors="replace")
+        except (msgspec.DecodeError, ValueError) as error:
+            raise BadRequest(f"1 validation error:\n  {error}", "tokens") from None
+        self._json(reply, {"prompt" if self.dialect == "vllm" else "text": text})
+
     def _fault(self, request: HttpRequest, reply: Connection) -> None:
         fault = parse_fault(request.body)
         self._json(reply, {"fault": fault.mode})
@@ -272,6 +294,12 @@ class Api:
         ids = [*wanted.request_ids, *([wanted.rid] if wanted.rid else [])]
         self.engine.end(list(self.engine.loop.answers) if everything else ids)
         reply.send(200, b"")
+
+
+class _Ids(msgspec.Struct, frozen=True):
+    """The body of /detokenize."""
+
+    tokens: list[int]
 
 
 class _Abort(msgspec.Struct, frozen=True):

@@ -56,6 +56,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: bool = False
     cache_salt: str | None = None
     rid: str | None = None
+    return_token_ids: bool = False
 
     @property
     def limit(self) -> int | None:

@@ -47,6 +47,7 @@ class Answer:
         "_end",
         "_events",
         "_interval",
+        "_prompt_ids",
         "_speech",
         "arrived_ms",
         "cached",
@@ -86,12 +87,16 @@ class Answer:
         self.streamed = self.include_usage = False
         self._speech = speech
         self._interval = 1
+        self._prompt_ids: list[int] | None = None
         self._events: wire.Events | None = None
         self._end = False
 
-    def stream(self, *, include_usage: bool, interval: int) -> None:
-        """Answer with events of `interval` tokens."""
+    def stream(
+        self, *, include_usage: bool, interval: int, prompt_ids: list[int] | None = None
+    ) -> None:
+        """Answer with events of `interval` tokens; with token ids, if the prompt's are given."""
         self.streamed = True
+        self._prompt_ids = prompt_ids
         self.include_usage = include_usage
         self._interval = interval
         self._events = wire.events(self.shape)
@@ -100,7 +105,7 @@ class Answer:
     def begin(self) -> None:
         """The first token is out; it is never held back."""
         if self._events is not None and self.output_tokens > 1 and not self.reply.paused:
-            self.reply.write(self._events.opening + self._events.tokens(self._pieces(0, 1)))
+            self.reply.write(self._events.opening + self._tokens(self._events, self._pieces(0, 1)))
             self.sent = 1
 
     def flush(self, done: int) -> int:
@@ -114,7 +119,7 @@ class Answer:
         if new <= 0:
             return 0
         opening = b"" if self.sent else self._events.opening
-        self.reply.write(opening + self._events.tokens(self._pieces(self.sent, done)))
+        self.reply.write(opening + self._tokens(self._events, self._pieces(self.sent, done)))
         self.sent = done
         return new
 
@@ -137,8 +142,11 @@ class Answer:
         rest = self._pieces(self.sent, self.output_tokens)
         parts = [b"" if self.sent else events.opening]
         if len(rest) > 1:
-            parts.append(events.tokens(rest[:-1]))
-        parts.append(events.last(rest[-1], self.reason))
+            parts.append(self._tokens(events, rest[:-1]))
+        if self._prompt_ids is None:
+            parts.append(events.last(rest[-1], self.reason))
+        else:
+            parts.append(events.told_last(rest[-1], self.reason, self._told_prompt(len(rest))))
         if self.include_usage:
             parts.append(events.usage(self.usage()))
         parts.append(wire.DONE)
@@ -166,6 +174,15 @@ class Answer:
     def _text(self) -> str:
         start = self.prompt_tokens
         return b"".join(self._speech.slice(start, start + self.output_tokens)).decode()
+
+    def _tokens(self, events: wire.Events, pieces: list[bytes]) -> bytes:
+        if self._prompt_ids is None:
+            return events.tokens(pieces)
+        return events.told(pieces, self._told_prompt(1))
+
+    def _told_prompt(self, pieces: int) -> list[int] | None:
+        """The prompt's ids for the answer's first event, which comes with so many others."""
+        return self._prompt_ids if not self.sent and pieces == 1 else None
 
     def _pieces(self, start: int, end: int) -> list[bytes]:
         first = self.prompt_tokens

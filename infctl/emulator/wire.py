@@ -74,6 +74,14 @@ class Events(msgspec.Struct, frozen=True, gc=False):
         """One event for each piece of text."""
         return self.before + (self.after + self.before).join(pieces) + self.after
 
+    def told(self, pieces: list[bytes], prompt_ids: list[int] | None) -> bytes:
+        """One event for each piece of text, with its token ids; the prompt's go into the first."""
+        events = []
+        for piece in pieces:
+            events.append(self.before + piece + _with_ids(self.after, piece, prompt_ids))
+            prompt_ids = None
+        return b"".join(events)
+
     def last(self, piece: bytes, reason: str) -> bytes:
         """The event of the last piece, with the finish reason where the dialect puts it."""
         if self.shape.chat and self.shape.dialect == "sglang":
@@ -81,11 +89,30 @@ class Events(msgspec.Struct, frozen=True, gc=False):
         after = self.after.replace(_REASON.encode(), b'"finish_reason":"' + reason.encode() + b'"')
         return self.before + piece + after
 
+    def told_last(self, piece: bytes, reason: str, prompt_ids: list[int] | None) -> bytes:
+        """The event of the last piece, with its token ids."""
+        return _with_ids(self.last(piece, reason), piece, prompt_ids)
+
     def usage(self, usage: Usage) -> bytes:
         """The event `stream_options.include_usage` asks for."""
         body = self.shape.envelope(self.shape.event_kind, [])
         body["usage"] = usage.body()
         return b"data: " + encode(body) + b"\n\n"
+
+
+TOLD_WIDTH = 4
+"""Bytes of a token where ids can be told: as many as an id of a prompt stands for."""
+
+
+def _with_ids(event: bytes, piece: bytes, prompt_ids: list[int] | None) -> bytes:
+    """An event, or its end, with ids behind everything else of its choice."""
+    ids = [
+        int.from_bytes(piece[at : at + TOLD_WIDTH], "little")
+        for at in range(0, len(piece), TOLD_WIDTH)
+    ]
+    close = event.rindex(b"}]")
+    told = b',"prompt_token_ids":%s,"token_ids":%s' % (encode(prompt_ids), encode(ids))
+    return event[:close] + told + event[close:]
 
 
 def events(shape: Shape) -> Events:

@@ -15,6 +15,7 @@ from infctl.core.fleet import State
 from infctl.engine import Capabilities
 from infctl.router.intake import Intake
 from infctl.router.proxy import Exchange
+from infctl.router.stalls import Stalls
 from infctl.router.telemetry import Telemetry
 from infctl.router.upstream import Pool
 from infctl.router.wire import JSON, BadRequest, answer, error_body
@@ -53,6 +54,7 @@ class Router:
         self.pools: dict[int, Pool] = {}
         self.exchanges: dict[str, Exchange] = {}
         self.telemetry = Telemetry()
+        self.stalls = Stalls(self)
         self.now = asyncio.get_running_loop().time
         self._own_metrics_port = own_metrics_port
         self._tasks: set[asyncio.Task[None]] = set()
@@ -146,11 +148,11 @@ class Router:
     def leg_failed(self, exchange: Exchange, reason: str) -> None:
         """An endpoint failed this request; the Director may send it elsewhere."""
         started = exchange.started
-        self.telemetry.leg_failed(exchange.endpoint, started)
         resumable = started and exchange.resumable()
         if exchange.done:
             return
-        self.telemetry.log("leg_failed", **exchange.failure(reason, resumable))
+        then = "continues" if resumable else "cut" if started else "retries"
+        self.telemetry.leg_failed(exchange, reason, then)
         self.handle(ev.LegFailed(exchange.request.id, reason, started, resumable))
         if started and not resumable and not exchange.done:
             exchange.cut(reason)
@@ -238,7 +240,7 @@ class Router:
         pool = self.pools.pop(slot, None)
         if pool is not None:
             pool.close()
-        stranded = self._at(slot)
+        stranded = self.at(slot)
         self.handle(ev.EndpointLeft(endpoint_id))
         for exchange in stranded:
             exchange.on_failure(reason, clean=False)
@@ -251,7 +253,7 @@ class Router:
         self.telemetry.log("endpoint", endpoint=endpoint_id, state=state.value, reason=reason)
         self.handle(ev.EndpointChanged(endpoint_id, state))
         if state is State.EJECTED:
-            for exchange in self._at(slot):
+            for exchange in self.at(slot):
                 exchange.on_failure(reason, clean=False)
 
     def connect_failed(self, slot: int) -> None:
@@ -260,8 +262,25 @@ class Router:
         if endpoint is not None and self.director.fleet.states[slot] is State.READY:
             self.change(endpoint.id, State.EJECTED, "cannot connect")
 
-    def _at(self, slot: int) -> list[Exchange]:
+    def at(self, slot: int) -> list[Exchange]:
+        """What an endpoint works on."""
         return [e for e in self.exchanges.values() if e.slot == slot and e.endpoint is not None]
+
+    def suspect(self, slot: int, reason: str) -> None:
+        """An endpoint may be dead: ask it at once."""
+        endpoint = self.director.fleet.slots[slot]
+        if endpoint is not None:
+            self.telemetry.log("suspected", endpoint=endpoint.id, reason=reason)
+            self.spawn(self._ask(endpoint, slot))
+
+    async def _ask(self, endpoint: Endpoint, slot: int) -> None:
+        pool = self.pools.get(slot)
+        try:
+            if pool is not None:
+                await pool.get("/health", 2.0)
+        except OSError:
+            if self.director.fleet.slots[slot] is endpoint:
+                self.change(endpoint.id, State.EJECTED, "silent, and does not answer a probe")
 
     def sweep(self) -> None:
         """Fail what waits too long, and count streamed events; call about once a second."""

@@ -103,6 +103,16 @@ class _Snapshot(Collector):
             "infctl_retries", "Requests sent to another endpoint", value=telemetry.retries
         )
         yield CounterMetricFamily(
+            "infctl_continuations",
+            "Broken streams that went on at another endpoint",
+            value=telemetry.continued,
+        )
+        yield CounterMetricFamily(
+            "infctl_streams_not_kept",
+            "Streams too many to be continued, by limits.continuation_mib_max",
+            value=telemetry.not_kept,
+        )
+        yield CounterMetricFamily(
             "infctl_unknown_paths", "Requests to paths not allowed", value=telemetry.unknown_paths
         )
         for name, text, counts in (

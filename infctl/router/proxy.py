@@ -7,15 +7,16 @@ when an endpoint fails in the middle of a stream, another one goes on from what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from infctl.core import events as ev
 from infctl.router.continuation import Unsafe
 from infctl.router.framing import LAST_CHUNK, chunk
+from infctl.router.legacy import Legacy
 from infctl.router.resume import Resume
 from infctl.router.tap import Tap
 from infctl.router.usage import parse_usage, usage_of
-from infctl.router.wire import answer, dechunk, error_body, request_head, response_head
+from infctl.router.wire import answer, error_body, request_head, response_head
 
 if TYPE_CHECKING:
     from infctl.core.commands import Dispatch, Reject
@@ -35,11 +36,10 @@ class Exchange:
     """A client's request and its answer; the receiver of the endpoint's bytes."""
 
     __slots__ = (
-        "_asked", "_begun", "_held", "_kept", "_legacy", "_link", "_paused", "_resent",
-        "_response", "_resume", "_scanned", "_tap", "_why_not", "arrived", "attempt", "body",
-        "connection", "done", "endpoint", "events", "expected_cached", "first_byte", "head",
-        "heard", "request", "request_id", "router", "sent_bytes", "slot", "started", "status",
-        "tail", "usage",
+        "_asked", "_held", "_kept", "_legacy", "_link", "_paused", "_resent", "_response",
+        "_resume", "_scanned", "_tap", "arrived", "attempt", "begun", "body", "connection", "done",
+        "endpoint", "events", "expected_cached", "first_byte", "head", "heard", "request",
+        "request_id", "router", "slot", "started", "status", "tail", "usage", "why_not",
     )  # fmt: skip
 
     def __init__(
@@ -65,22 +65,21 @@ class Exchange:
         self.endpoint: Endpoint | None = None
         self.expected_cached = 0
         self.status = 0
-        self.sent_bytes = 0
         self.events = 0
         self.tail = b""
         self.usage: ev.Usage | None = None
         self.started = False
         self.done = False
         self._asked = asked
-        self._begun = False
+        self.begun = False
         self._tap: Tap | None = None
         self._resume: Resume | None = None
         self._kept = 0
-        self._why_not = ""
+        self.why_not = ""
         self._link: Link | None = None
         self._held = b""
         self._response: ResponseHead | None = None
-        self._legacy: list[bytes] | None = None
+        self._legacy: Legacy | None = None
         self._resent = False
         self._paused = False
         self._scanned = 0
@@ -125,7 +124,7 @@ class Exchange:
 
     def _not_sent(self, error: Exception) -> None:
         if isinstance(error, Unsafe):
-            self._why_not = str(error)
+            self.why_not = str(error)
             self.router.leg_failed(self, "it was to go on with an answer")
             return
         reason = "timed out" if isinstance(error, TimeoutError) else error
@@ -140,9 +139,10 @@ class Exchange:
 
     def _send(self, link: Link, body: bytes | bytearray) -> None:
         self._link = link
-        self.heard = self.router.now()
-        self._response, self._held, self._legacy, self.sent_bytes = None, b"", None, 0
-        self._begun = False
+        self.heard = now = self.router.now()
+        self.router.stalls.heard.setdefault(self.slot, now)
+        self._response, self._held, self._legacy = None, b"", None
+        self.begun = False
         added = b""
         if self._asked.path and not self.started and self.endpoint is not None:
             added = self.router.added(self.endpoint.engine, self._asked)
@@ -162,15 +162,11 @@ class Exchange:
             self.cut(command.message)
             return
         self.status = command.status
-        body = error_body(command.status, command.message)
         close = not self.connection.keeps(self.head)
         data = answer(
-            command.status,
-            body,
-            request_id=self.request_id,
-            retry_after_s=command.retry_after_s,
-            close=close,
-        )
+            command.status, error_body(command.status, command.message),
+            request_id=self.request_id, retry_after_s=command.retry_after_s, close=close,
+        )  # fmt: skip
         self.connection.write(data)
         self._close(ok=False)
         self.connection.finish(not close)
@@ -199,15 +195,17 @@ class Exchange:
         if response.length is not None:
             framing = b"content-length: %d\r\n" % response.length
         elif self.head.version == "1.0":
-            framing, self._legacy = b"", []
+            self._legacy = Legacy(response, self.router.limits.body_mib_max << 20)
             return
         elif response.chunked:
             framing = b"transfer-encoding: chunked\r\n"
         else:
             framing, close = b"", True
             self.head.pipelined = True
-        name = self.endpoint.id.encode() if self.endpoint else b""
-        self._held = response_head(response, self.request_id, name, framing, close)
+        self._held = response_head(response, self.request_id, self._name(), framing, close)
+
+    def _name(self) -> bytes:
+        return self.endpoint.id.encode() if self.endpoint else b""
 
     def _tap_stream(self) -> None:
         asked, router = self._asked, self.router
@@ -219,14 +217,13 @@ class Exchange:
         self._keep(len(self.body))
 
     def on_data(self, data: bytes) -> None:
-        self.heard = self.router.now()
+        self.heard = self.router.stalls.heard[self.slot] = self.router.now()
         if self._legacy is not None:
             self._keep_legacy(data)
             return
-        if not self._begun and data:
+        if not self.begun and data:
             self._begin()
         size = len(data)
-        self.sent_bytes += size
         self.events += data.count(b"data: ")
         self.tail = data if size >= _TAIL else (self.tail + data)[-_TAIL:]
         if self._tap is not None:
@@ -240,7 +237,7 @@ class Exchange:
 
     def _begin(self) -> None:
         """The first bytes of a leg's answer."""
-        self._begun = True
+        self.begun = True
         self.first_byte = self.first_byte or self.heard
         if self._response is not None and self._response.is_stream:
             self.router.handle(ev.FirstByte(self.request.id))
@@ -249,7 +246,7 @@ class Exchange:
         try:
             passed = tap.feed(data)
         except Unsafe as error:
-            self._why_not = str(error)
+            self.why_not = str(error)
             self.on_failure("it sent something else than a stream's events", False)
             return
         if self._kept:
@@ -267,7 +264,8 @@ class Exchange:
         self._kept += size
         if not self.router.keep(size):
             self._forget()
-            self._why_not = "too much was kept already for other streams"
+            self.why_not = "too much was kept already for other streams"
+            self.router.telemetry.not_kept += 1
 
     def _forget(self) -> None:
         self.router.keep(-self._kept)
@@ -279,16 +277,15 @@ class Exchange:
 
     def _keep_legacy(self, data: bytes) -> None:
         kept = self._legacy
-        if kept is not None:
-            kept.append(data)
-            self.sent_bytes += len(data)
-            if self.sent_bytes > self.router.limits.body_mib_max << 20:
-                self.on_failure("the answer is too large to buffer for HTTP/1.0", False)
+        if kept is not None and not kept.add(data):
+            self.on_failure("the answer is too large to buffer for HTTP/1.0", False)
 
     def on_end(self) -> None:
         self._link = None
         if self._legacy is not None:
-            self._send_legacy(b"".join(self._legacy))
+            self.tail = self._legacy.body()[-_TAIL:]
+            close = not self.connection.keeps(self.head)
+            self.connection.write(self._legacy.answer(self.request_id, self._name(), close))
         elif self._held:
             self.connection.write(self._held)
         ok = 200 <= self.status < 300
@@ -299,18 +296,6 @@ class Exchange:
             self.usage = parse_usage(self.tail)
         self._close(ok)
         self.connection.finish(self.head.keep_alive)
-
-    def _send_legacy(self, body: bytes) -> None:
-        response = self._response
-        if response is None:
-            return
-        if response.chunked:
-            body = dechunk(body)
-        self.tail = body[-_TAIL:]
-        name = self.endpoint.id.encode() if self.endpoint else b""
-        framing = b"content-length: %d\r\n" % len(body)
-        close = not self.connection.keeps(self.head)
-        self.connection.write(response_head(response, self.request_id, name, framing, close) + body)
 
     def on_failure(self, reason: str, clean: bool) -> None:
         link = self._link
@@ -328,7 +313,7 @@ class Exchange:
         once where nothing but its ending is missing."""
         tap = self._tap
         if tap is None or tap.pieces is None:
-            self._why_not = self._why_not or "this kind of answer cannot be continued"
+            self.why_not = self.why_not or "this kind of answer cannot be continued"
             return False
         if self._resume is None:
             self._resume = Resume(self._asked.path, self.body)
@@ -336,7 +321,7 @@ class Exchange:
         try:
             self._resume.take(tap.pieces)
         except Unsafe as error:
-            self._why_not = str(error)
+            self.why_not = str(error)
             return False
         tap.pieces.clear()
         self.request.extra_tokens += self._resume.sofar.tokens - before
@@ -352,11 +337,10 @@ class Exchange:
         framing allows one, or break the connection; never let it look complete."""
         response = self._response
         whole = self._tap is not None or self.tail.endswith((b"\n\n\r\n", b"\n\n"))
-        if self._why_not:
-            reason = f"{reason}; not continued: {self._why_not}"
-        if self._resume is not None or (
-            response is not None and response.is_stream and response.chunked and whole
-        ):
+        if self.why_not:
+            reason = f"{reason}; not continued: {self.why_not}"
+        stream = response is not None and response.is_stream and response.chunked and whole
+        if stream or self._resume is not None:
             event = b"data: %s\n\n" % error_body(502, f"stream broken off: {reason}")
             self.connection.write(chunk(event) + LAST_CHUNK)
             self._close(ok=False)
@@ -393,26 +377,19 @@ class Exchange:
         limits = self.router.limits
         limit, what = (
             (limits.stream_idle_s, "fell silent")
-            if self._begun
+            if self.begun
             else (limits.first_byte_s, "sent no first byte")
         )
         return f"the endpoint {what} for {limit:g} s" if now - self.heard > limit else None
 
+    @property
+    def awaits_tokens(self) -> bool:
+        """Whether its endpoint could be sending it a token now."""
+        return self._link is not None and not self._paused and self.request.stream
+
     def client_stalled(self, now: float) -> bool:
         """Whether the client has taken nothing for too long while its endpoint is held up."""
         return self._paused and now - self.heard > self.router.limits.stream_idle_s
-
-    def failure(self, reason: str, resumable: bool) -> dict[str, Any]:
-        """What the log says of a failed leg."""
-        what = "continues" if resumable else "cut" if self.started else "retries"
-        return {
-            "id": self.request_id.decode("latin-1"),
-            "endpoint": self.endpoint.id if self.endpoint else None,
-            "attempt": self.attempt,
-            "reason": reason,
-            "then": what,
-            "not_continued": self._why_not or None,
-        }
 
     def new_events(self) -> int:
         """SSE events since the last call."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from infctl.router.server import Handler
 
 _BACKLOG = 4096
+_STALLS_S = 0.25
 _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
 
@@ -167,7 +168,7 @@ class Service:
         self._listeners.append(listener)
 
     def _start_loops(self, router: Router, discovery: Discovery) -> None:
-        work = [_sweep(router, self._servers), self._announce(router)]
+        work = [_sweep(router, self._servers), _watch_stalls(router), self._announce(router)]
         if self._options.state:
             lengths = {m.name: m.context_tokens or 0 for m in self._profile.models}
             work.append(discovery.follow_state(self._options.state, lengths))
@@ -244,6 +245,12 @@ async def _sweep(router: Router, servers: list[Server]) -> None:
         router.sweep()
         for server in servers:
             server.sweep()
+
+
+async def _watch_stalls(router: Router) -> None:
+    while True:
+        await asyncio.sleep(_STALLS_S)
+        router.stalls.check(router.now())
 
 
 async def _until_end_of_input(stop: asyncio.Event) -> None:

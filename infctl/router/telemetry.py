@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from infctl.core.director import Director
-    from infctl.core.fleet import Endpoint
     from infctl.router.proxy import Exchange
 
 _WINDOW = 512
@@ -182,6 +181,8 @@ class Telemetry:
         self.rejected: Counter[int] = Counter()
         self.unknown_paths = 0
         self.retries = 0
+        self.continued = 0
+        self.not_kept = 0
         self.missing_series: dict[str, tuple[str, ...]] = {}
         self._log: Log | None = None
         self._last_tick = 0.0
@@ -219,12 +220,23 @@ class Telemetry:
         self.endpoints.pop(endpoint_id, None)
         self.missing_series.pop(endpoint_id, None)
 
-    def leg_failed(self, endpoint: Endpoint | None, started: bool) -> None:
-        """An endpoint failed a request."""
+    def leg_failed(self, exchange: Exchange, reason: str, then: str) -> None:
+        """An endpoint failed a request; `then` it continues, retries, or is cut."""
+        endpoint = exchange.endpoint
         if endpoint is not None:
             stats = self.stats(endpoint.id)
             stats.failed_legs += 1
-            stats.cut_streams += started
+            stats.cut_streams += then == "cut"
+        self.continued += then == "continues"
+        self.log(
+            "leg_failed",
+            id=exchange.request_id.decode("latin-1"),
+            endpoint=endpoint.id if endpoint else None,
+            attempt=exchange.attempt,
+            reason=reason,
+            then=then,
+            not_continued=exchange.why_not or None,
+        )
 
     def record(self, exchange: Exchange, now: float) -> None:
         """A request is over."""

@@ -57,6 +57,20 @@ async def test_a_stream_has_one_event_a_token(emulator: Emulator) -> None:
     assert "".join(c["choices"][0]["text"] for c in chunks) == whole["choices"][0]["text"]
 
 
+async def test_token_ids_are_the_texts_and_go_on_as_a_prompt(emulator: Emulator) -> None:
+    body = {"prompt": "hello", "max_tokens": 12, "ignore_eos": True}
+    text = (await emulator.complete(**body))["choices"][0]["text"]
+    chunks = await emulator.chunks("/v1/completions", return_token_ids=True, **body)
+    choices = [c["choices"][0] for c in chunks]
+    assert "".join(c["text"] for c in choices) == text
+    assert [c["prompt_token_ids"] is not None for c in choices] == [True] + [False] * 11
+    ids = [i for c in choices for i in c["token_ids"]]
+    answer = await emulator.client.post("/detokenize", json={"tokens": ids})
+    assert answer.json() == {"prompt": text}
+    rest = body | {"prompt": choices[0]["prompt_token_ids"] + ids[:5], "max_tokens": 7}
+    assert (await emulator.complete(**rest))["choices"][0]["text"] == text[20:]
+
+
 async def test_usage_comes_in_an_event_of_its_own(emulator: Emulator) -> None:
     options = {"include_usage": True}
     chunks = await emulator.chunks(

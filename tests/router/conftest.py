@@ -183,6 +183,7 @@ def start_router() -> Any:
             while True:
                 await asyncio.sleep(0.05)
                 router.sweep()
+                router.stalls.check(router.now())
                 server.sweep()
 
         sweeper = asyncio.get_running_loop().create_task(sweep())
