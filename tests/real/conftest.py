@@ -82,15 +82,15 @@ class Infctl:
 
 
 class Fleet:
-    """`infctl up` with one real engine."""
+    """`infctl up` with one real engine, or what another profile asks for."""
 
-    def __init__(self, infctl: Infctl) -> None:
+    def __init__(self, infctl: Infctl, profile: str = "", name: str = "") -> None:
         self.infctl = infctl
         self.engine = infctl.engine
-        self.name = f"tiny-{infctl.engine}"
+        self.name = name or f"tiny-{infctl.engine}"
         self.state: dict[str, Any] = {}
         self.processes: set[psutil.Process] = set()
-        self.up = infctl.start("up", self.name, "--port", "0", "--json")
+        self.up = infctl.start("up", profile or self.name, "--port", "0", "--json")
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
