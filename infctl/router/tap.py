@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from infctl.router.continuation import Joint
 
 _EVENT_END = b"\n\n\r\n"
+_WHOLE = (_EVENT_END, _EVENT_END + LAST_CHUNK)
 _TAIL = 512
 """How far from its end an event says that it is the last: behind it is at most `[DONE]`."""
 
@@ -39,7 +40,8 @@ class Tap:
     """
 
     __slots__ = (
-        "_chunks", "_clean", "_events", "_ids", "_seen", "_usage", "failure", "joint", "pieces",
+        "_chunks", "_clean", "_events", "_ids", "_plain", "_seen", "_usage", "failure", "joint",
+        "pieces",
     )  # fmt: skip
 
     def __init__(self, ids: bool = False, usage: bool = False, joint: Joint | None = None) -> None:
@@ -49,6 +51,7 @@ class Tap:
         self._ids = ids
         self._usage = usage
         self._seen = False
+        self._plain = False
         self._clean = True
         self._chunks = Unchunk()
         self._events = Events()
@@ -58,17 +61,29 @@ class Tap:
         endpoint that is to go on sends what is no event."""
         if self.pieces is not None:
             self.pieces.append(data)
-        if self._clean and self._seen and data.endswith(_EVENT_END) and not _ends(data):
-            if not self._ids:
-                return data
-            stripped = _without_ids(data)
-            if stripped is not None:
-                return stripped
+        if self._clean:
+            if not self._seen:
+                self._look(data)
+            if data.endswith(_WHOLE) and self._seen and not _ends(data):
+                if not self._ids and self.joint is None:
+                    return data
+                stripped = _without_ids(data) if self._plain else None
+                if stripped is not None:
+                    return stripped
         return self._follow(data)
+
+    def _look(self, data: bytes) -> None:
+        """Whether this engine gives token ids: its first event tells, and has the prompt's too."""
+        end = data.find(b"\n\n")
+        if end >= 0:
+            self._seen = True
+            self._ids = self._ids and b'token_ids":[' in data[:end]
 
     def _follow(self, data: bytes) -> bytes:
         chunks, events = self._chunks, self._events
-        whole = events.feed(chunks.feed(data))
+        whole, data = _whole_chunks(data) if self._clean else (b"", data)
+        if data:
+            whole += events.feed(chunks.feed(data))
         if chunks.done:
             whole, events.open = whole + events.open, b""
         self._clean = chunks.between and not events.open
@@ -80,10 +95,13 @@ class Tap:
             whole = self._end(whole)
         if self.joint is not None:
             return self.joint.join(whole)
-        if not self._seen and whole:
-            self._seen = True
-            self._ids = self._ids and b'token_ids":[' in whole  # whether this engine gives them
-        return _ALL_IDS.sub(b"", whole) if self._ids else whole
+        if not self._ids or not whole:
+            return whole
+        if self._plain:
+            return _strip_ids(whole)
+        self._look(whole)
+        self._plain = True
+        return _ALL_IDS.sub(b"", whole)
 
     def _end(self, whole: bytes) -> bytes:
         """Take out the usage nobody asked for, and all from where the engine gave up."""
@@ -105,6 +123,23 @@ def _ends(data: bytes) -> bool:
         or data.find(_ERROR, -_TAIL) >= 0
         or data.find(_ABORT, -_TAIL) >= 0
     )
+
+
+def _whole_chunks(data: bytes) -> tuple[bytes, bytes]:
+    """The payload of the chunks that end where an event ends, if every chunk does, and the bytes
+    behind them. The common burst: one event a chunk, undone at a third of the price."""
+    parts = data.split(_EVENT_END)
+    rest = parts.pop()
+    payload = b"\n\n".join([part[part.find(b"\r\n") + 2 :] for part in parts])
+    if not parts or b"\r" in payload:
+        return b"", data
+    return payload + b"\n\n", rest
+
+
+def _strip_ids(events: bytes) -> bytes:
+    """Events without their token ids; those of the prompt come in the first event alone."""
+    first, *parts = events.split(_IDS)
+    return first + b"".join([part[part.find(b"]") + 1 :] for part in parts])
 
 
 def _without_ids(data: bytes) -> bytes | None:

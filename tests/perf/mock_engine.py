@@ -1,6 +1,7 @@
 """Mock engines for the router benchmark: several ports in one process, answers ready-made.
 
-As little work as possible, so that what is measured is the router.
+As little work as possible, so that what is measured is the router. Who asks for token ids and
+usage, as vLLM has them, gets them: a router that asks has to take them out again.
 `GET /_mode?chunks=50&pace_ms=20` sets how completions are answered: chunks 0 is a JSON body,
 otherwise an SSE stream of so many events, in one burst or a chunk each `pace_ms`.
 
@@ -22,13 +23,19 @@ BODY = (
     '"choices":[{"index":0,"text":" hello world","logprobs":null,"finish_reason":"length"}],'
     f"{USAGE}}}"
 ).encode()
-EVENT = (
-    b'data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"mock",'
-    b'"choices":[{"index":0,"text":" hello","logprobs":null,"finish_reason":null}]}\n\n'
-)
-CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
-DONE = b"data: [DONE]\n\n"
-END = b"%x\r\n%s\r\n0\r\n\r\n" % (len(DONE), DONE)
+ENVELOPE = b'data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"mock","choices":['
+
+
+def chunk(data: bytes) -> bytes:
+    """One HTTP chunk."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+CHOICE = ENVELOPE + b'{"index":0,"text":" hello","logprobs":null,"finish_reason":null'
+CHUNK = chunk(CHOICE + b"}]}\n\n")
+TOLD_CHUNK = chunk(CHOICE + b',"prompt_token_ids":null,"token_ids":[24748]}]}\n\n')
+END = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+TOLD_END = chunk(ENVELOPE + b"]," + USAGE.encode() + b"}\n\n") + END
 SSE = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
@@ -59,7 +66,7 @@ class Mode:
 
     chunks = 0
     pace_s = 0.0
-    burst = ANSWER
+    burst = told_burst = ANSWER
 
 
 class Engine(asyncio.Protocol):
@@ -70,6 +77,7 @@ class Engine(asyncio.Protocol):
         self.head = b""
         self.left = 0
         self.chunked = False
+        self.told = False
 
     def data_received(self, data: bytes) -> None:
         if self.chunked:
@@ -88,6 +96,7 @@ class Engine(asyncio.Protocol):
         if end < 0:
             return
         head, rest, self.head = self.head[:end], self.head[end + 4 :], b""
+        self.told = b'"return_token_ids":true' in rest[:100]
         if head.startswith(b"GET"):
             self.transport.write(page(head.split(b" ", 2)[1].decode()))
             return
@@ -108,17 +117,17 @@ class Engine(asyncio.Protocol):
             self.transport.write(SSE)
             self.tick(Mode.chunks, asyncio.get_running_loop().time())
         else:
-            self.transport.write(Mode.burst)
+            self.transport.write(Mode.told_burst if self.told else Mode.burst)
 
     def tick(self, left: int, due: float) -> None:
         if self.transport.is_closing():
             return
-        self.transport.write(CHUNK)
+        self.transport.write(TOLD_CHUNK if self.told else CHUNK)
         if left > 1:
             due += Mode.pace_s
             asyncio.get_running_loop().call_at(due, self.tick, left - 1, due)
         else:
-            self.transport.write(END)
+            self.transport.write(TOLD_END if self.told else END)
 
 
 def page(target: str) -> bytes:
@@ -129,6 +138,7 @@ def page(target: str) -> bytes:
         Mode.chunks = int(fields["chunks"][0])
         Mode.pace_s = float(fields["pace_ms"][0]) / 1000
         Mode.burst = SSE + CHUNK * Mode.chunks + END if Mode.chunks else ANSWER
+        Mode.told_burst = SSE + TOLD_CHUNK * Mode.chunks + TOLD_END if Mode.chunks else ANSWER
     if path == "/metrics":
         return whole(METRICS, b"text/plain")
     return whole(json.dumps(MODELS if path == "/v1/models" else INFO).encode())
