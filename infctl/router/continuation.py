@@ -48,15 +48,19 @@ class Unsafe(Exception):
 
 
 class Sofar(msgspec.Struct):
-    """What of an answer the client has. `ids` are the tokens that make up `text`, where the engine
-    tells them (`prompt_ids` too); `tokens` is their number, or that of the events with text.
-    `first` is the answer's first event."""
+    """What of an answer the client has: `text`, and its `first` event.
+
+    `ids` are the tokens that make up the text, but for the `overlap` at its end, None where the
+    engine does not tell (`prompt_ids` likewise); `tokens` is their number, or that of the events
+    with text.
+    """
 
     first: dict[str, Any] | None = None
     text: str = ""
     tokens: int = 0
     ids: list[int] | None = None
     prompt_ids: list[int] | None = None
+    overlap: str = ""
     finished: bool = False
     done: bool = False
     _held: list[int] = msgspec.field(default_factory=list)
@@ -100,7 +104,9 @@ class Sofar(msgspec.Struct):
             self._held += ids
         if not text:
             return
-        self.text += text
+        again = min(len(self.overlap), len(text))
+        self.overlap = self.overlap[again:]
+        self.text += text[again:]
         self.tokens += len(self._held) or 1
         self._untold = self._untold or not self._held
         self.ids = None if self._untold else [*(self.ids or ()), *self._held]
@@ -199,7 +205,7 @@ def _prompt(prompt: Any, sofar: Sofar, exact: bool) -> Any:
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
     is_ids = isinstance(prompt, list) and all(isinstance(i, int) for i in prompt)
-    if exact and sofar.ids:
+    if exact and sofar.ids is not None:
         known = prompt if is_ids else sofar.prompt_ids
         if known:
             return [*known, *sofar.ids]
@@ -215,6 +221,7 @@ class Joint:
     def __init__(self, sofar: Sofar, wants_usage: bool) -> None:
         self._sofar = sofar
         self._before = sofar.tokens
+        self._overlap = sofar.overlap
         self._wants_usage = wants_usage
         self.usage: dict[str, Any] | None = None
 
@@ -244,7 +251,17 @@ class Joint:
         for choice in choices:
             choice.pop("token_ids", None)
             choice.pop("prompt_token_ids", None)
+            if self._overlap and choice.get("text"):
+                choice["text"] = self._new(choice["text"])
         return None if first is not None and choices and _says_nothing(choices) else event
+
+    def _new(self, text: str) -> str:
+        """Text without what of it is out already: a token may end within a character."""
+        size = min(len(text), len(self._overlap))
+        if text[:size] != self._overlap[:size]:
+            raise Unsafe("the engine that was to go on says something else")
+        self._overlap = self._overlap[size:]
+        return text[size:]
 
     def _summed(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The second engine saw what was generated before as a part of its prompt."""

@@ -62,14 +62,19 @@ class Resume:
         return msgspec.json.encode(made)
 
     async def _exact(self, pool: Pool) -> bool:
-        """Whether the token ids are the text's, perhaps without the last ones: an event with text
-        may hide the beginning of a character, or what was held back for a stop string."""
-        ids = self.sofar.ids or []
-        for trim in range(min(_TRIMS_MAX, len(ids))):
+        """Whether the token ids may stand for the text, perhaps without the last ones: an event
+        with text may hide the beginning of a character, or what was held back for a stop string.
+        Where a token ends within a character, greedy decoding says that character again."""
+        sofar, ids = self.sofar, self.sofar.ids or []
+        for trim in range(min(_TRIMS_MAX, len(ids)) + 1):
             kept = ids[: len(ids) - trim]
-            if await _detokenize(pool, self._request.get("model"), kept) == self.sofar.text:
-                self.sofar.tokens -= trim
-                self.sofar.ids = kept
+            text = await _detokenize(pool, self._request.get("model"), kept) if kept else ""
+            if text is None:
+                return False
+            greedy = trim > 0 and self._request.get("temperature") == 0
+            if sofar.text == text or (greedy and sofar.text.startswith(text)):
+                sofar.overlap = sofar.text[len(text) :]
+                sofar.ids, sofar.tokens = kept, sofar.tokens - trim
                 return True
         return False
 
