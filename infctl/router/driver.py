@@ -60,7 +60,6 @@ class Router:
         self._tasks: set[asyncio.Task[None]] = set()
         self._capabilities = {kind: engine.capabilities for kind, engine in engines.items()}
         self._added: dict[tuple[str, Asked], bytes] = {}
-        self._kept = 0
         self._kept_max = routing.limits.continuation_mib_max << 20
         owned = {field for engine in engines.values() for field in engine.owned_fields}
         self.intake = Intake(owned, routing.extra_paths, seed)
@@ -171,8 +170,8 @@ class Router:
     def keep(self, size: int) -> bool:
         """Count bytes kept for going on with streams, or given back (negative); False beyond the
         budget."""
-        self._kept += size
-        return self._kept <= self._kept_max
+        self.telemetry.kept_bytes += size
+        return self.telemetry.kept_bytes <= self._kept_max
 
     def closed(self, exchange: Exchange) -> None:
         """A request is over."""

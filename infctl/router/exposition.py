@@ -57,6 +57,7 @@ class _Snapshot(Collector):
             "prompt_tokens": ("Prompt tokens, by the engines' usage", lambda s: s.prompt_tokens),
             "cached_tokens": ("Of these, served from KV cache", lambda s: s.cached_tokens),
             "output_tokens": ("Tokens generated", lambda s: s.output_tokens),
+            "stream_events": ("Events passed on", lambda s: s.events),
         }
         for name, (text, value) in counters.items():
             family = CounterMetricFamily(f"infctl_{name}", text, labels=_LABELS)
@@ -106,6 +107,11 @@ class _Snapshot(Collector):
             "infctl_continuations",
             "Broken streams that went on at another endpoint",
             value=telemetry.continued,
+        )
+        yield GaugeMetricFamily(
+            "infctl_continuation_bytes",
+            "Kept now so that another endpoint can go on with streams",
+            value=telemetry.kept_bytes,
         )
         yield CounterMetricFamily(
             "infctl_streams_not_kept",

@@ -65,6 +65,7 @@ class EndpointStats:
         self.ttfts_ms: deque[float] = deque(maxlen=_WINDOW)
         self.tokens_per_s = 0.0
         self.new_events = 0
+        self.events = 0
 
     @property
     def requests(self) -> int:
@@ -183,6 +184,7 @@ class Telemetry:
         self.retries = 0
         self.continued = 0
         self.not_kept = 0
+        self.kept_bytes = 0
         self.missing_series: dict[str, tuple[str, ...]] = {}
         self._log: Log | None = None
         self._last_tick = 0.0
@@ -281,6 +283,7 @@ class Telemetry:
             return
         for stats in self.endpoints.values():
             rate = stats.new_events / took
+            stats.events += stats.new_events
             stats.new_events = 0
             stats.tokens_per_s = stats.tokens_per_s * _RATE_KEEP + rate * (1 - _RATE_KEEP)
         self.flush()

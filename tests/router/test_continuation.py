@@ -185,7 +185,7 @@ async def test_it_goes_on_more_than_once(start_engine: Any, start_router: Any) -
     engines = [await start_engine(engine(n, bunch=2)) for n in (4, 4, 99)]
     async with start_router(engines, {"picker": "round-robin"}, kind="vllm") as running:
         text, _ = said(await through(running, COMPLETION))
-        assert running.router._kept == 0
+        assert running.router.telemetry.kept_bytes == 0
         assert float(running.router.director.fleet.inflight.sum()) == 0.0
     assert text == TEXT
     assert [b["max_tokens"] for b in bodies(engines, "/v1/completions")] == [12, 8, 4]
@@ -238,7 +238,7 @@ async def test_beyond_the_budget_nothing_is_kept(start_engine: Any, start_router
     routing = {"picker": "round-robin", "limits": {"continuation_mib_max": 0}}
     async with start_router(engines, routing, kind="vllm") as running:
         answer = await through(running, COMPLETION)
-        assert running.router._kept == 0
+        assert running.router.telemetry.kept_bytes == 0
     assert b"too much was kept" in answer
 
 
