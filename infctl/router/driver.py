@@ -140,14 +140,14 @@ class Router:
             self.telemetry.refused[error.status] += 1
             self._refuse(connection, head, error.status, error.message)
             return
+        request_id = self.intake.request_id(head)
+        request.name = request_id.decode()
         if account is not None and self.keys is not None:
             self.director.experience.estimate(request)
             refusal = self.keys.admit(account, head, request, self.now())
             if refusal is not None:
                 self._turn_away(connection, head, refusal)
                 return
-        request_id = self.intake.request_id(head)
-        request.name = request_id.decode()
         exchange = Exchange(self, connection, head, forwarded, request, request_id)
         connection.exchange = exchange
         self.exchanges[request.id] = exchange

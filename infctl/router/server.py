@@ -28,8 +28,8 @@ class Handler(Protocol):
     """What a server does with requests."""
 
     def on_head(self, head: Head) -> Refusal | None:
-        """The head of a request whose body is still on its way: why not to wait for it, or None.
-        `on_request` has to ask the same again: a request that came at once is not asked about."""
+        """A head whose body is still on its way: why not to wait for it, or None. `on_request`
+        asks again: what came at once is not asked about here."""
         ...
 
     def on_request(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
@@ -168,8 +168,6 @@ class Connection(asyncio.BufferedProtocol):
         self.deadline = self.server.now() + limits.body_s
         length = head.get(b"content-length")
         if head.get(b"transfer-encoding") is not None:
-            if head.version == "1.0":
-                raise BadRequest(400, "HTTP/1.0 has no transfer encodings")
             if not self._awaits_body(head):
                 return
             self._head = head

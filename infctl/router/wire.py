@@ -139,11 +139,21 @@ def parse_head(data: bytes | memoryview) -> Head:
         raise BadRequest(431, f"more than {_HEADERS_MAX} headers")
     if len(head.url) > _TARGET_MAX:
         raise BadRequest(414, f"a request target over {_TARGET_MAX} bytes")
-    if head.version not in ("1.1", "1.0"):
+    if head.version not in ("1.1", "1.0") or (head.version == "1.0" and not _is_http(data)):
         raise BadRequest(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
     if head.hosts > 1 or (head.hosts == 0 and head.version == "1.1"):
         raise BadRequest(400, "a request needs exactly one Host header")
+    if b"#" in head.url:
+        raise BadRequest(400, "a request target has no fragment")
+    coding = head.fields.get(b"transfer-encoding")
+    if coding is not None and (head.version == "1.0" or coding.strip().lower() != b"chunked"):
+        raise BadRequest(400, "the only transfer coding spoken here is HTTP/1.1's chunked")
     return head
+
+
+def _is_http(data: bytes | memoryview) -> bool:
+    """Whether the request line names HTTP: the parser also takes RTSP and ICE, both at 1.0."""
+    return bytes(data).partition(b"\r\n")[0].endswith(b"HTTP/1.0")
 
 
 def request_head(
@@ -158,10 +168,20 @@ def request_head(
     parts = [method, b" ", target, b" HTTP/1.1\r\nhost: ", host, b"\r\n"]
     for name, value in headers:
         if name in _REQUEST_DROPPED or name.startswith(_ROUTER_OWNED_PREFIX):
+            if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+                ours = _end_to_end(headers)
+                return request_head(method, target, host, ours, request_id, length)
             continue
         parts += (name, b": ", value, b"\r\n")
     parts += (b"x-request-id: ", request_id, b"\r\ncontent-length: %d\r\n\r\n" % length)
     return b"".join(parts)
+
+
+def _end_to_end(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Headers without those that Connection names, nor Connection itself."""
+    named = b",".join(value for name, value in headers if name == b"connection")
+    dropped = {b"connection", *(name.strip().lower() for name in named.split(b","))}
+    return [pair for pair in headers if pair[0] not in dropped]
 
 
 class ResponseHead:
