@@ -101,19 +101,26 @@ def read(file: Path) -> list[Key]:
     """The keys of a file, YAML or JSON. Raises MachineError, InputError with every problem."""
     data = read_secret(file)
     try:
-        root, problems = parse(data.decode("utf-8-sig"), str(file))
+        root, found = parse(data.decode("utf-8-sig"), str(file))
     except UnicodeDecodeError as error:
         raise InputError("is no UTF-8 text", where=str(file)) from error
     except Unreadable as error:
         raise ProfileError([error.problem]) from error
+    problems = [_without_value(problem) for problem in found]
     try:
-        found = KeyFile.model_validate(root.plain()).keys
+        keys = KeyFile.model_validate(root.plain()).keys
     except ValidationError as error:
         raise ProfileError([*problems, *_complaints(error, root)]) from None
-    problems += _repeated(found, root)
+    problems += _repeated(keys, root)
     if problems:
         raise ProfileError(problems)
-    return found
+    return keys
+
+
+def _without_value(problem: Problem) -> Problem:
+    """A complaint of YAML's may quote the value it is about."""
+    what, quote, end = problem.what.partition(" cannot be read as ")
+    return Problem(problem.where, problem.key, f"cannot be read as {end}" if quote else what)
 
 
 def _complaints(error: ValidationError, root: Located) -> Iterator[Problem]:

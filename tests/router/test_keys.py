@@ -318,16 +318,14 @@ def test_a_bucket_lets_in_no_more_than_its_rate(
             used += need
             largest = max(largest, need)
         else:
-            assert 0.0 < wait
+            assert wait > 0.0
             assert Bucket.wait_s(bucket, need, now) == pytest.approx(wait)
         assert bucket.level <= per_minute
     assert used <= per_minute + per_minute * now / 60.0 + largest + 1e-6 * (1 + used)
 
 
 @given(per_minute=st.integers(1, 10_000), need=st.floats(0.1, 20_000), used=st.floats(0, 30_000))
-def test_retry_after_is_when_it_would_be_let_in(
-    per_minute: int, need: float, used: float
-) -> None:
+def test_retry_after_is_when_it_would_be_let_in(per_minute: int, need: float, used: float) -> None:
     bucket = Bucket(per_minute, 0.0)
     bucket.level -= used
     wait = bucket.wait_s(need, 0.0)
@@ -365,8 +363,8 @@ async def test_a_key_is_in_no_log_line_decision_answer_or_error(
     answers = []
     async with start_router([engine]) as running:
         lock(running, key(models=["m"], requests_per_minute=6))
-        sent = [{"Authorization": f"Bearer {SECRET}"}, {"X-Api-Key": SECRET},
-                {"Authorization": f"Basic {SECRET}"}, {"Authorization": f"Bearer {SECRET}x"}]  # fmt: skip
+        values = (f"Bearer {SECRET}", f"Basic {SECRET}", f"Bearer {SECRET}x")
+        sent = [{"X-Api-Key": SECRET}, *({"Authorization": value} for value in values)]
         for headers in sent * 3:
             for body in (BODY, {"model": "other"}, b"{"):
                 answers.append(await running.post("/v1/completions", body, **headers))

@@ -113,22 +113,25 @@ async def test_a_new_certificate_is_shown_to_new_connections_and_drops_none(
     authority: Authority, start_engine: Any, start_router: Any
 ) -> None:
     engine = await start_engine(echo)
-    async with start_router([engine]) as running:
-        async with secure(running, authority.issue("old")) as listener:
-            old = await connect(running, authority)
-            pair = authority.issue("new")
-            listener.context = server_context(Tls(cert_file=pair.cert_file, key_file=pair.key_file))
-            new = await connect(running, authority)
-            assert (shown(old[1]), shown(new[1])) == ("old", "new")
-            for reader, writer in (old, new):
-                assert (await exchange(reader, writer, b'{"model":"m"}'))[0] == 200
-                writer.close()
+    async with (
+        start_router([engine]) as running,
+        secure(running, authority.issue("old")) as listener,
+    ):
+        old = await connect(running, authority)
+        pair = authority.issue("new")
+        listener.context = server_context(Tls(cert_file=pair.cert_file, key_file=pair.key_file))
+        new = await connect(running, authority)
+        assert (shown(old[1]), shown(new[1])) == ("old", "new")
+        for reader, writer in (old, new):
+            assert (await exchange(reader, writer, b'{"model":"m"}'))[0] == 200
+            writer.close()
 
 
 async def test_versions_before_1_2_are_refused(authority: Authority, start_router: Any) -> None:
     old = authority.trust()
     old.set_ciphers("DEFAULT@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
         old.minimum_version = ssl.TLSVersion.TLSv1
         old.maximum_version = ssl.TLSVersion.TLSv1_1
     async with start_router([]) as running, secure(running, authority.issue("router")):
@@ -141,30 +144,36 @@ async def test_clients_that_never_shake_hands_are_bounded_in_number_and_time(
     authority: Authority, start_router: Any
 ) -> None:
     limits = {"connections_max": 3, "header_s": 0.3}
-    async with start_router([], {"limits": limits}) as running:
-        async with secure(running, authority.issue("router")):
-            idle = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(5)]
-            turned_away = [await reader.read() for reader, _ in idle[3:]]
-            assert turned_away == [b"", b""]
-            assert running.router.telemetry.refused[503] == 2
-            async with asyncio.timeout(3):
-                assert [await reader.read() for reader, _ in idle[:3]] == [b""] * 3
-            reader, writer = await connect(running, authority)
-            writer.write(b"GET /health HTTP/1.1\r\nHost: r\r\n\r\n")
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503")
-            for _, each in [*idle, (reader, writer)]:
-                each.close()
+    async with (
+        start_router([], {"limits": limits}) as running,
+        secure(running, authority.issue("router")),
+    ):
+        idle = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(5)]
+        turned_away = [await reader.read() for reader, _ in idle[3:]]
+        assert turned_away == [b"", b""]
+        assert running.router.telemetry.refused[503] == 2
+        async with asyncio.timeout(3):
+            assert [await reader.read() for reader, _ in idle[:3]] == [b""] * 3
+        reader, writer = await connect(running, authority)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: r\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503")
+        for _, each in [*idle, (reader, writer)]:
+            each.close()
 
 
 async def test_plain_http_and_garbage_end_at_the_handshake(
     authority: Authority, start_router: Any
 ) -> None:
     async with start_router([]) as running, secure(running, authority.issue("router")):
-        for garbage in (b"GET /health HTTP/1.1\r\nHost: r\r\n\r\n", bytes(100), b"\x16\x03\x01\xff"):
+        for garbage in (
+            b"GET /health HTTP/1.1\r\nHost: r\r\n\r\n",
+            bytes(100),
+            b"\x16\x03\x01\xff",
+        ):
             raw = await running.raw(garbage, wait_s=0.3)
             assert b"HTTP" not in raw
         assert not running.router.exchanges
-        reader, writer = await connect(running, authority)
+        _, writer = await connect(running, authority)
         writer.close()
 
 
@@ -251,10 +260,12 @@ async def test_an_event_stream_from_a_secure_engine(
                 await asyncio.sleep(0.01)
         writer.write(b"0\r\n\r\n")
 
-    async with secure_engine(authority, "engine", script=stream) as engine:
-        async with start_router([]) as running:
-            tls = EngineTls(ca_file=authority.ca_file)
-            status, _, body = await ask(running, tls, engine, {"model": "m", "stream": True})
+    async with (
+        secure_engine(authority, "engine", script=stream) as engine,
+        start_router([]) as running,
+    ):
+        tls = EngineTls(ca_file=authority.ca_file)
+        status, _, body = await ask(running, tls, engine, {"model": "m", "stream": True})
     assert (status, body) == (200, b"".join(event(i=i) for i in range(300)))
 
 
