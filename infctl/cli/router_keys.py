@@ -21,7 +21,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="The profile's routin
 @app.command()
 def add(
     file: File,
-    name: Annotated[str, typer.Argument(help="What to call the key.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call the key.")],
     tenant: Annotated[
         str | None, typer.Option(help="Whom requests are counted for; default: the name.")
     ] = None,
@@ -111,7 +111,9 @@ def list_(
 
 
 @app.command()
-def remove(file: File, name: Annotated[str, typer.Argument(help="The key's name.")]) -> None:
+def remove(
+    file: File, name: Annotated[str, typer.Argument(metavar="NAME", help="The key's name.")]
+) -> None:
     """Take a key out of FILE. Requests that run under it go on; the next is refused."""
     from infctl.errors import InputError
 
