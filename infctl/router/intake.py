@@ -37,6 +37,10 @@ POST_PATHS = frozenset(
 """What reaches an engine. Everything else is a 404: control endpoints must never be reachable,
 in whatever spelling, so a path is compared as it came and never decoded."""
 
+_JSON_PATHS = POST_PATHS - {b"/v1/audio/transcriptions", b"/v1/audio/translations"}
+"""Where a form is refused: its content type would carry a JSON body past the checks below, to an
+engine that does not ask for the type."""
+
 _SEEDS_MAX = 10_000
 
 _IMAGE_TOKENS = 1024
@@ -79,7 +83,9 @@ class Intake:
         router-owned field had to be removed. Raises BadRequest."""
         content_type = head.get(b"content-type")
         internal_id = f"r{next(self._ids)}"
-        if content_type is not None and content_type.startswith(b"multipart/"):
+        if content_type is not None and content_type.lower().startswith(b"multipart/"):
+            if head.url.partition(b"?")[0] in _JSON_PATHS:
+                raise BadRequest(415, "this path takes JSON, not forms")
             return Request(id=internal_id, model=default_model(), prompt_bytes=len(body)), body
         if head.get(b"content-encoding") not in (None, b"identity"):
             raise BadRequest(415, "compressed request bodies are not accepted")

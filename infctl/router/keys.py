@@ -153,7 +153,7 @@ class Keyring:
         if not account.may_use(request.model):
             return Refusal(403, f"this key may not use the model `{request.model}`")
         kind = head.get(b"content-type")
-        if account.models is not None and kind is not None and kind.startswith(_MULTIPART):
+        if account.models is not None and kind is not None and kind.lower().startswith(_MULTIPART):
             return Refusal(403, "this key is limited to certain models, and may not send forms")
         tokens = account.tokens
         if tokens is not None:
