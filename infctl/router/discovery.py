@@ -32,6 +32,11 @@ def from_urls(urls: Sequence[str]) -> list[Endpoint]:
             port = parts.port
         except ValueError:
             port = None
+        if "@" in parts.netloc:
+            raise UsageError(
+                "an endpoint's URL holds no credentials: it becomes a name that clients see",
+                where="--endpoint",
+            )
         known = parts.scheme in ("http", "https")
         if not known or not parts.hostname or parts.path or parts.query or not port:
             raise UsageError(

@@ -198,7 +198,7 @@ class Router:
         """A request is over."""
         self.exchanges.pop(exchange.request.id, None)
         if self.keys is not None:
-            self.keys.settle(exchange)
+            self.keys.settle(exchange, self.now())
         self.telemetry.record(exchange, self.now())
 
     # --- the router's own answers -----------------------------------------------------------------

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _CREDENTIALS = (b"authorization", b"x-api-key")
 _MULTIPART = b"multipart/"
 CLIENT_LEFT = 499
+_MINUTE_S = 60.0
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -38,26 +39,39 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Bucket:
-    """At most a minute's worth, filled continuously; below zero while a debt is worked off."""
+    """At most a minute's worth, filled continuously; a debt is worked off before more is let in.
 
-    __slots__ = ("_at", "level", "size")
+    The whole state is the time at which it will be full again (the generic cell rate algorithm):
+    looking changes nothing, and taking `n` moves that time by `n` times the seconds one takes.
+    """
+
+    __slots__ = ("_each_s", "_full_at")
 
     def __init__(self, per_minute: int, now: float) -> None:
-        self.size = self.level = float(per_minute)
-        self._at = now
+        self._each_s = _MINUTE_S / per_minute
+        self._full_at = now
 
-    def resize(self, per_minute: int) -> None:
+    def resize(self, per_minute: int, now: float) -> None:
         """Another limit; what is used stays used."""
-        self.level = min(self.level, float(per_minute))
-        self.size = float(per_minute)
+        used = self.used(now)
+        self._each_s = _MINUTE_S / per_minute
+        self._full_at = now + used * self._each_s
+
+    def used(self, now: float) -> float:
+        """What is taken and not filled up again."""
+        return max(self._full_at - now, 0.0) / self._each_s
 
     def wait_s(self, need: float, now: float) -> float:
         """Seconds until `need` is there, 0 if it is. More than a minute's worth is let in once
         the bucket is full, or it never would be."""
-        level = self.level + (now - self._at) * self.size / 60.0
-        self.level, self._at = min(level, self.size), now
-        missing = min(need, self.size) - self.level
-        return missing * 60.0 / self.size if missing > 0 else 0.0
+        need_s = need * self._each_s
+        wait = self._full_at - now + (need_s if need_s < _MINUTE_S else _MINUTE_S) - _MINUTE_S
+        return wait if wait > 0.0 else 0.0
+
+    def take(self, amount: float, now: float) -> None:
+        """Take out so much, or give it back where negative."""
+        start = self._full_at if self._full_at > now else now
+        self._full_at = start + amount * self._each_s
 
 
 class Account:
@@ -101,13 +115,8 @@ def _bucket(known: Bucket | None, per_minute: int | None, now: float) -> Bucket 
         return None
     if known is None:
         return Bucket(per_minute, now)
-    known.resize(per_minute)
+    known.resize(per_minute, now)
     return known
-
-
-class _Grant(msgspec.Struct, frozen=True, gc=False):
-    account: Account
-    tokens: float
 
 
 class Keyring:
@@ -116,7 +125,7 @@ class Keyring:
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
         self._accounts: dict[bytes, Account] = {}
-        self._grants: dict[str, _Grant] = {}
+        self._grants: dict[str, tuple[Account, float]] = {}
 
     def replace(self, keys: Sequence[tuple[Key, int]], now: float) -> None:
         """Another set of keys, each with its priority's index. A key of the same name goes on
@@ -161,23 +170,23 @@ class Keyring:
             if wait_s:
                 message = "this key's tokens per minute are used up"
                 return Refusal(429, message, math.ceil(wait_s))
-            tokens.level -= request.prompt_tokens
+            tokens.take(request.prompt_tokens, now)
         if account.requests is not None:
-            account.requests.level -= 1.0
+            account.requests.take(1.0, now)
         account.running += 1
         request.tenant, request.priority = account.tenant, account.priority
-        self._grants[request.id] = _Grant(account, request.prompt_tokens)
+        self._grants[request.id] = (account, request.prompt_tokens)
         return None
 
-    def settle(self, exchange: Exchange) -> None:
+    def settle(self, exchange: Exchange, now: float) -> None:
         """A request is over, however it ended: charge what it took in truth."""
         grant = self._grants.pop(exchange.request.id, None)
         if grant is None:
             return
-        grant.account.running -= 1
-        tokens = grant.account.tokens
-        if tokens is not None:
-            tokens.level -= _used(exchange, grant.tokens) - grant.tokens
+        account, charged = grant
+        account.running -= 1
+        if account.tokens is not None:
+            account.tokens.take(_used(exchange, charged) - charged, now)
 
 
 def hide(head: Head) -> None:
@@ -188,8 +197,10 @@ def hide(head: Head) -> None:
 
 
 def _given(head: Head) -> bytes | None:
-    value = head.get(b"authorization")
+    value = head.fields.get(b"authorization")
     if value is not None:
+        if value[:7] == b"Bearer " and value[7:8] > b" " < value[-1:]:
+            return value[7:]
         scheme, _, key = value.partition(b" ")
         if scheme.lower() == b"bearer" and key.strip():
             return key.strip()

@@ -159,3 +159,9 @@ def test_bad_endpoint_urls_are_a_usage_error(url: str) -> None:
 def test_urls_may_leave_out_the_scheme_and_repeat() -> None:
     endpoints = from_urls(["127.0.0.1:8001", "http://127.0.0.1:8001/", "https://[::1]:80"])
     assert [e.url for e in endpoints] == ["http://127.0.0.1:8001", "https://[::1]:80"]
+
+
+def test_credentials_in_an_endpoints_url_are_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="no credentials") as caught:
+        from_urls(["http://me:hidden@127.0.0.1:8001"])
+    assert "hidden" not in str(caught.value)

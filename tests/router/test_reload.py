@@ -192,6 +192,19 @@ async def test_reloads_at_once_come_one_after_another(case: Any) -> None:
     assert sum(bool(body["applied"]) for _, body in answers) == 1
 
 
+async def test_no_request_is_lost_to_reloads(case: Any) -> None:
+    async with case() as it:
+        work = [asyncio.ensure_future(it.running.post("/v1/completions", BODY)) for _ in range(60)]
+        for index in range(6):
+            picker = ("best", "round-robin", "power-of-two")[index % 3]
+            await it.reload({"picker": picker, "health": {"failures": index + 1}})
+            work += [
+                asyncio.ensure_future(it.running.post("/v1/completions", BODY)) for _ in range(10)
+            ]
+        answers = await asyncio.gather(*work)
+    assert {status for status, _, _ in answers} == {200}
+
+
 def keys(folder: Path, *secrets: str, mode: int = 0o600) -> str:
     made = [Key(name=f"k{i}", sha256=digest(secret)) for i, secret in enumerate(secrets)]
     file = folder / "keys.new"
