@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, field_validator
@@ -100,6 +100,8 @@ def read_secret(file: Path) -> bytes:
 def read(file: Path) -> list[Key]:
     """The keys of a file, YAML or JSON. Raises MachineError, InputError with every problem."""
     data = read_secret(file)
+    if data.startswith(b"{") and (quick := _quick(data)) is not None:
+        return quick
     try:
         root, found = parse(data.decode("utf-8-sig"), str(file))
     except UnicodeDecodeError as error:
@@ -115,6 +117,24 @@ def read(file: Path) -> list[Key]:
     if problems:
         raise ProfileError(problems)
     return keys
+
+
+def _quick(data: bytes) -> list[Key] | None:
+    """The keys of a JSON file with nothing wrong in it, in a hundredth of the time that it takes to
+    know the line of each; None where a closer look is needed."""
+    try:
+        keys = KeyFile.model_validate(json.loads(data, object_pairs_hook=_once)).keys
+    except (ValueError, RecursionError):
+        return None
+    distinct = min(len({key.name for key in keys}), len({key.sha256 for key in keys}))
+    return keys if distinct == len(keys) else None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def _without_value(problem: Problem) -> Problem:

@@ -32,7 +32,7 @@ _ACTIONS = ("drain", "eject", "resume")
 
 
 class _Underway:
-    """A request that is answered later (server.Exchange); its client may leave meanwhile."""
+    """A request that is answered later (seams.Exchange); its client may leave meanwhile."""
 
     def client_gone(self) -> None: ...
 
@@ -42,7 +42,7 @@ class _Underway:
 
 
 class Admin:
-    """Answers admin requests (server.Handler)."""
+    """Answers admin requests (seams.Handler)."""
 
     def __init__(self, router: Router, route_table: Callable[[], Any], reload: Reload) -> None:
         self._router = router

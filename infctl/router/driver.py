@@ -99,7 +99,7 @@ class Router:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- requests (server.Handler) ----------------------------------------------------------------
+    # --- requests (seams.Handler) ----------------------------------------------------------------
 
     def on_head(self, head: Head) -> Refusal | None:
         if self.keys is None:

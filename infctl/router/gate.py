@@ -10,7 +10,8 @@ from infctl.router.keys import Refusal
 from infctl.router.wire import answer, error_body
 
 if TYPE_CHECKING:
-    from infctl.router.server import Connection, Handler
+    from infctl.router.seams import Handler
+    from infctl.router.server import Connection
     from infctl.router.wire import Head
 
 TOKEN_MIN = 32
@@ -22,7 +23,7 @@ def digest(token: bytes) -> bytes:
 
 
 class Gate:
-    """Lets requests with the token through to `inner` (server.Handler)."""
+    """Lets requests with the token through to `inner` (seams.Handler)."""
 
     def __init__(self, inner: Handler) -> None:
         self._inner = inner

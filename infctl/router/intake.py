@@ -41,6 +41,8 @@ _JSON_PATHS = POST_PATHS - {b"/v1/audio/transcriptions", b"/v1/audio/translation
 """Where a form is refused: its content type would carry a JSON body past the checks below, to an
 engine that does not ask for the type."""
 
+_FORM = b"multipart/"
+
 _SEEDS_MAX = 10_000
 
 _IMAGE_TOKENS = 1024
@@ -83,7 +85,7 @@ class Intake:
         router-owned field had to be removed. Raises BadRequest."""
         content_type = head.get(b"content-type")
         internal_id = f"r{next(self._ids)}"
-        if content_type is not None and content_type.lower().startswith(b"multipart/"):
+        if content_type and content_type[0] in b"mM" and content_type.lower().startswith(_FORM):
             if head.url.partition(b"?")[0] in _JSON_PATHS:
                 raise BadRequest(415, "this path takes JSON, not forms")
             return Request(id=internal_id, model=default_model(), prompt_bytes=len(body)), body

@@ -7,13 +7,21 @@ request is in work at a time; what a client pipelines waits, bounded, until the 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from infctl.router.wire import HEAD_END, BadRequest, Head, answer, error_body, parse_head
+from infctl.router.wire import (
+    HEAD_END,
+    BadRequest,
+    Head,
+    answer,
+    check_coding,
+    error_body,
+    parse_head,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from infctl.profile.model import Limits
-    from infctl.router.keys import Refusal
+    from infctl.router.seams import Exchange, Handler
 
 _SCRATCH = 65536
 _BODY_FIRST = 32768
@@ -22,37 +30,6 @@ _BODY_GROWTH = 4
 _LINGER_S = 3.0
 _LINGER_BYTES = 64 << 20
 _LINGERING_MAX = 1024
-
-
-class Handler(Protocol):
-    """What a server does with requests."""
-
-    def on_head(self, head: Head) -> Refusal | None:
-        """A head whose body is still on its way: why not to wait for it, or None. `on_request`
-        asks again: what came at once is not asked about here."""
-        ...
-
-    def on_request(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
-        """A whole request has arrived; answer through the connection, now or later."""
-        ...
-
-    def on_refused(self, status: int) -> None:
-        """A request was refused before it was one (malformed, too large, too slow)."""
-        ...
-
-    def on_bug(self, error: Exception) -> None:
-        """`on_request` raised; the client gets a 500."""
-        ...
-
-
-class Exchange(Protocol):
-    """A request in work, as its connection sees it."""
-
-    def client_gone(self) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -168,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         self.deadline = self.server.now() + limits.body_s
         length = head.get(b"content-length")
         if head.get(b"transfer-encoding") is not None:
+            check_coding(head)
             if not self._awaits_body(head):
                 return
             self._head = head

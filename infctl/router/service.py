@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from infctl.router.credentials import Credentials
     from infctl.router.keys import Refusal
     from infctl.router.reload import Loaded
-    from infctl.router.server import Handler
+    from infctl.router.seams import Handler
 
 _BACKLOG = 4096
 _M_MMAP_THRESHOLD = -3
@@ -275,7 +275,7 @@ class Service:
 
 
 class _MetricsPage:
-    """A server.Handler that knows /metrics alone."""
+    """A seams.Handler that knows /metrics alone."""
 
     def __init__(self, router: Router) -> None:
         self._router = router

@@ -135,25 +135,36 @@ def parse_head(data: bytes | memoryview) -> Head:
     """Parse a whole request head. Raises BadRequest."""
     head = Head()
     head.feed(data)
+    if head.version != "1.1":
+        _check_old(head, data)
+    elif head.hosts != 1:
+        raise BadRequest(400, "a request needs exactly one Host header")
+    if len(data) > _HEADERS_MAX * 5:  # less cannot hold too many
+        _check_bounds(head)
+    return head
+
+
+def _check_old(head: Head, data: bytes | memoryview) -> None:
+    """HTTP/1.0, and not RTSP or ICE, which the parser takes too, both at 1.0."""
+    line = bytes(data).partition(b"\r\n")[0]
+    if head.version != "1.0" or not line.endswith(b"HTTP/1.0"):
+        raise BadRequest(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+    if head.hosts > 1:
+        raise BadRequest(400, "a request has one Host header at most")
+
+
+def _check_bounds(head: Head) -> None:
     if len(head.headers) > _HEADERS_MAX:
         raise BadRequest(431, f"more than {_HEADERS_MAX} headers")
     if len(head.url) > _TARGET_MAX:
         raise BadRequest(414, f"a request target over {_TARGET_MAX} bytes")
-    if head.version not in ("1.1", "1.0") or (head.version == "1.0" and not _is_http(data)):
-        raise BadRequest(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
-    if head.hosts > 1 or (head.hosts == 0 and head.version == "1.1"):
-        raise BadRequest(400, "a request needs exactly one Host header")
-    if b"#" in head.url:
-        raise BadRequest(400, "a request target has no fragment")
-    coding = head.fields.get(b"transfer-encoding")
-    if coding is not None and (head.version == "1.0" or coding.strip().lower() != b"chunked"):
+
+
+def check_coding(head: Head) -> None:
+    """Raise BadRequest where a body comes in another coding than chunks."""
+    coding = head.get(b"transfer-encoding") or b""
+    if head.version == "1.0" or coding.strip().lower() != b"chunked":
         raise BadRequest(400, "the only transfer coding spoken here is HTTP/1.1's chunked")
-    return head
-
-
-def _is_http(data: bytes | memoryview) -> bool:
-    """Whether the request line names HTTP: the parser also takes RTSP and ICE, both at 1.0."""
-    return bytes(data).partition(b"\r\n")[0].endswith(b"HTTP/1.0")
 
 
 def request_head(

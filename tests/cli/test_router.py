@@ -160,6 +160,10 @@ def test_a_guarded_router_follows_its_files(shell: Any) -> None:
     assert other not in everything
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
+    ended = log.read_text()
+    assert "drained cut=0" in ended
+    assert "exception" not in ended
+    assert "Traceback" not in ended
 
 
 def process_arguments(shell: Any) -> str:

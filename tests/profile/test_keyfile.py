@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,30 @@ def test_what_is_written_is_what_was_meant(
     folder = tmp_path_factory.mktemp("keys")
     for as_json in (False, True):
         assert read(put(folder, text(keys, as_json))) == keys
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        (f'{{"name": "a", "name": "b", "sha256": "{A}"}}', "twice"),
+        (f'{{"name": "a", "sha256": "{A}"}}, {{"name": "a", "sha256": "{B}"}}', "this name"),
+        (f'{{"name": "a", "sha256": "{A}"}}, {{"name": "b", "sha256": "{A}"}}', "this digest"),
+        (f'{{"name": "a", "sha256": "{PLAIN}"}}', "sha256"),
+        ('{"name": "a"', "YAML"),
+        ("[" * 10_000, "nested"),
+    ],
+)
+def test_json_is_looked_at_as_closely(entries: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        read(put(tmp_path, f'{{"keys": [{entries}]}}'))
+    assert PLAIN not in str(caught.value)
+
+
+def test_ten_thousand_keys_are_read_in_no_time(tmp_path: Path) -> None:
+    keys = [Key(name=f"k{i}", sha256=digest(str(i)), models=["a"]) for i in range(10_000)]
+    began = time.process_time()
+    assert read(put(tmp_path, text(keys, as_json=True))) == keys
+    assert time.process_time() - began < 2.0  # with the place of each key it takes eight
 
 
 def test_bounds_are_strict() -> None:
