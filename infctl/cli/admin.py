@@ -30,19 +30,26 @@ class UnixConnection(http.client.HTTPConnection):
 
 def ask(path: Path, method: str, target: str, body: bytes | None = None) -> Any:
     """The decoded answer of one admin request. Raises TargetError."""
-    connection = UnixConnection(str(path))
+    status, found = request(path, method, target, body)
+    if status != 200:
+        message = found.get("error", {}).get("message", "") if isinstance(found, dict) else ""
+        raise TargetError(f"the router answered {status}: {message}", where=str(path))
+    return found
+
+
+def request(
+    path: Path, method: str, target: str, body: bytes | None = None, timeout_s: float = _TIMEOUT_S
+) -> tuple[int, Any]:
+    """Status and decoded answer of one admin request. Raises TargetError."""
+    connection = UnixConnection(str(path), timeout_s)
     try:
         connection.request(method, target, body)
         answer = connection.getresponse()
-        found = json.loads(answer.read())
+        return answer.status, json.loads(answer.read())
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise TargetError(f"the router does not answer: {error}", where=str(path)) from error
     finally:
         connection.close()
-    if answer.status != 200:
-        message = found.get("error", {}).get("message", "") if isinstance(found, dict) else ""
-        raise TargetError(f"the router answered {answer.status}: {message}", where=str(path))
-    return found
 
 
 def find(fleet: str | None) -> Path:

@@ -1,16 +1,26 @@
-"""`infctl router`: the router as a foreground daemon."""
+"""`infctl router`: the router as a foreground daemon, and what it reads while it runs."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from infctl.profile.model import Profile
+from infctl.cli import router_keys
+from infctl.cli.group import RunGroup
 
-app = typer.Typer(help="Run the router as a foreground daemon.")
+if TYPE_CHECKING:
+    from infctl.errors import InfctlError
+    from infctl.profile.model import Profile
+    from infctl.router.reload import Loaded
+
+app = typer.Typer(
+    cls=RunGroup,
+    help="Run the router as a foreground daemon; `run` may be left out.",
+    no_args_is_help=False,
+)
+app.add_typer(router_keys.app, name="keys")
 
 
 class LogFormat(StrEnum):
@@ -36,6 +46,13 @@ def run(
         list[str] | None, typer.Option("--set", help="Override a profile key: a.b=value.")
     ] = None,
     admin: Annotated[str | None, typer.Option(help="Path of the admin API's Unix socket.")] = None,
+    admin_tcp: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve the admin API here too; needs a token."),
+    ] = None,
+    admin_token_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The token that --admin-tcp asks for.")
+    ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="How to log.")] = LogFormat.text,
     state: Annotated[
         str | None, typer.Option(help="Route to the running units of this fleet.")
@@ -45,29 +62,83 @@ def run(
     seed: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
     """Route to the units of PROFILE that run on this machine, or to given endpoints."""
-    from infctl import compose
     from infctl.router import service
 
-    loaded = _profile(profile, sets or [], bool(endpoint))
-    if policy:
-        loaded = compose.with_policy(loaded, policy)
+    def load() -> Loaded:
+        return _load(profile, sets or [], policy, bool(endpoint))
+
     if not endpoint and state is None:
-        state = loaded.metadata.name
+        state = _profile(profile, sets or [], endpoints=False).metadata.name
     options = service.Options(
         host=host,
         port=port,
         endpoints=tuple(endpoint or ()),
         state=None if endpoint else state,
         admin=admin or _admin_socket(state or f"router-{port}"),
+        admin_tcp=_admin_address(admin_tcp, admin_token_file),
+        admin_token_file=admin_token_file,
         parent_pipe=parent_pipe,
         speed=speed,
         seed=seed,
         log_format=log_format.value,
     )
-    engines = {name: compose.engine(name) for name in _engine_kinds(loaded, bool(endpoint))}
-    service.run(
-        loaded, compose.pipeline(loaded), engines, options, lambda: compose.route_table(loaded)
+    service.run(load, options)
+
+
+@app.command()
+def reload(
+    fleet: Annotated[
+        str | None, typer.Option(help="Whose router; default: the only one that runs here.")
+    ] = None,
+) -> None:
+    """Have a running router read its profile, keys and certificates again, without dropping a
+    request. Exit code 3 if they are refused: then the old ones stay in force."""
+    from infctl.cli import admin
+
+    status, found = admin.request(admin.find(fleet), "POST", "/v1/profile", timeout_s=60.0)
+    if status != 200:
+        raise _refused(status, found)
+    print(f"{found['profile']}: {', '.join(found['applied']) or 'nothing has changed'}")
+    if found["kept"]:
+        print(f"only after a restart: {', '.join(found['kept'])}")
+
+
+def _refused(status: int, found: dict[str, Any]) -> InfctlError:
+    """The error the router met, as this process would have met it."""
+    from infctl.errors import InputError, MachineError, TargetError
+
+    kinds: dict[int, type[InfctlError]] = {400: InputError, 503: MachineError}
+    words = found.get("error", {})
+    error = kinds.get(status, TargetError)(
+        words.get("message", ""), where=words.get("where"), hint=words.get("hint")
     )
+    if words.get("lines"):
+        error.lines = words["lines"]  # type: ignore[attr-defined]
+    return error
+
+
+def _load(ref: str | None, sets: list[str], policy: str | None, endpoints: bool) -> Loaded:
+    from infctl import compose
+    from infctl.router.reload import Loaded
+
+    profile = _profile(ref, sets, endpoints)
+    if policy:
+        profile = compose.with_policy(profile, policy)
+    engines = {name: compose.engine(name) for name in _engine_kinds(profile, endpoints)}
+    return Loaded(profile, compose.pipeline(profile), engines)
+
+
+def _admin_address(text: str | None, token_file: str | None) -> tuple[str, int] | None:
+    from infctl.errors import UsageError
+
+    if (text is None) != (token_file is None):
+        raise UsageError("--admin-tcp and --admin-token-file go together")
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"{text!r} is not HOST:PORT", where="--admin-tcp")
+    return host.strip("[]"), int(port)
 
 
 def _profile(ref: str | None, sets: list[str], endpoints: bool) -> Profile:

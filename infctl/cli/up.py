@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from infctl.actuator import DesiredUnit
-    from infctl.cli.up_fleet import LocalFleet, Place
+    from infctl.cli.up_fleet import LocalFleet
     from infctl.cli.up_signals import Signals
     from infctl.cli.up_view import View
     from infctl.profile.model import Profile
@@ -102,7 +102,7 @@ def up(
     """
     from infctl.cli.profile_checks import load
     from infctl.cli.up_checks import check_units
-    from infctl.cli.up_fleet import Place, owned
+    from infctl.cli.up_fleet import LocalFleet, Place, owned
     from infctl.cli.up_signals import Signals
 
     _check_options(context, bench)
@@ -119,7 +119,10 @@ def up(
             )
             code = up_bench.run(profile, place, asked, signals)
         else:
-            code = _serve(_routed(profile, policy), place, as_json, signals, end_s)
+            source = [ref, *(f"--set={each}" for each in sets or ())]
+            source += [f"--policy={policy}"] if policy else []
+            fleet = LocalFleet(_routed(profile, policy), place, signals, source)
+            code = _serve(fleet, as_json, end_s)
     raise typer.Exit(code)
 
 
@@ -153,14 +156,11 @@ def _routed(profile: Profile, policy: str | None) -> Profile:
     return with_policy(profile, policy) if policy else profile
 
 
-def _serve(
-    profile: Profile, place: Place, as_json: bool, signals: Signals, end_s: float | None
-) -> int:
+def _serve(fleet: LocalFleet, as_json: bool, end_s: float | None) -> int:
     from infctl.actuators.local import Interrupted
-    from infctl.cli.up_fleet import LocalFleet
     from infctl.cli.up_view import view
 
-    fleet, shown, code = LocalFleet(profile, place, signals), view(as_json), 0
+    place, signals, shown, code = fleet.place, fleet.signals, view(as_json), 0
     desired = fleet.prepare()
     shown.starting(fleet.name, _made_of(desired))
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +38,25 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class LocalFleet:
-    """One fleet from start to stop. The caller holds its state's lock."""
+    """One fleet from start to stop. The caller holds its state's lock.
 
-    def __init__(self, profile: Profile, place: Place, signals: Signals) -> None:
+    `source` is how a router's command line names the profile, so that the router can read it
+    again; without it the router gets the profile as it is, and so it stays.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        place: Place,
+        signals: Signals,
+        source: Sequence[str] | None = None,
+    ) -> None:
         self.profile = profile
         self.name = profile.metadata.name
         self.place = place
         self.router: RouterProcess | None = None
-        self._signals = signals
+        self.signals = signals
+        self._source = source
         self._actuator = LocalActuator(self.name, pause=signals.wait)
 
     def prepare(self) -> tuple[DesiredUnit, ...]:
@@ -84,14 +95,19 @@ class LocalFleet:
         self._actuator.apply(Diff(start=desired, stop=left), progress)
         return self._start_router()
 
-    def _start_router(self) -> str:
-        place = self.place
+    def _named(self) -> Sequence[str]:
+        if self._source is not None:
+            return self._source
         file = state.path(self.name) / "profile.json"
         state.write(file, self.profile.model_dump_json().encode())
-        arguments = [str(file), "--host", place.host, "--port", str(place.port)]
+        return [str(file)]
+
+    def _start_router(self) -> str:
+        place = self.place
+        arguments = [*self._named(), "--host", place.host, "--port", str(place.port)]
         arguments += ["--speed", str(place.speed), "--seed", str(place.seed)]
         self.router = RouterProcess(self.name, arguments)
-        if not self.router.wait_ready(self._signals.wait):
+        if not self.router.wait_ready(self.signals.wait):
             raise Interrupted
         pid = self.router.process.pid
         running = state.RouterState(
@@ -132,10 +148,10 @@ class LocalFleet:
         """Stop the router, which drains, and then the units. Another signal makes it hurry."""
         router, self.router = self.router, None
         if router is not None:
-            before = self._signals.count
+            before = self.signals.count
             router.stop(
                 self.profile.routing.drain_s + _ENGINE_EXIT_S,
-                lambda seconds: self._signals.wait_more(seconds, before),
+                lambda seconds: self.signals.wait_more(seconds, before),
             )
         self._actuator.stop_all()
         state.save(state.FleetState(profile=self.name))

@@ -90,6 +90,12 @@ class Director:
         self.fleet.now_ms = now * 1000.0
         return self._handlers[type(event)](event)  # type: ignore[operator,no-any-return]
 
+    def configure(self, pipeline: Pipeline, settings: Settings) -> None:
+        """Go on by another profile: fleet, index, flights and what was learned stay."""
+        self.pipeline = pipeline
+        self.settings = settings
+        self.retries.share = settings.retry_share
+
     def explain(self, request: Request, now: float) -> tuple[list[Row], int]:
         """How every endpoint would rate for this request now, and the slot of the best (−1 where
         that does not decide); changes nothing."""

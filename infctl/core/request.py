@@ -21,7 +21,7 @@ class Request(msgspec.Struct, gc=False):
 
     `prompt_bytes` is the length of the prompt's text as sent, `extra_tokens` an estimate for what
     is not text (image and audio parts); only `plain_text` prompts teach how many bytes a token
-    takes. A request that does not `stream` never shows when its prefill ended. `tenant` is who it
+    takes. A request that does not `stream` never shows when its prefill ended. `tenant` is whom it
     is counted for, `priority` the index of its class (0 is the most urgent). `blocks` are the
     prompt's chained hashes (core.prefix), empty without a prompt. `prompt_tokens` is filled in by
     the Director, which knows how many bytes a token of this model takes, and so is

@@ -107,7 +107,20 @@ def _expanded(root: Located) -> Located:
         below["models"] = Located([_home(m, "path") for m in models.items], models.where)
     if "engine" in below:
         below["engine"] = _home(below["engine"], "python")
+    if "routing" in below:
+        below["routing"] = _routing_homes(below["routing"])
     return Located(below, root.where) if isinstance(root.value, dict) else root
+
+
+def _routing_homes(routing: Located) -> Located:
+    routing = _home(routing, "keys_file")
+    for part in ("tls", "engine_tls"):
+        node = routing.mapping.get(part)
+        if node is not None:
+            for key in ("ca_file", "cert_file", "key_file"):
+                node = _home(node, key)
+            routing = Located(routing.value | {part: node}, routing.where)
+    return routing
 
 
 def _home(node: Located, key: str) -> Located:

@@ -143,11 +143,35 @@ class Health(Part):
     failures: Positive = 3
 
 
+class Tls(Part):
+    """The router's own certificate: PEM files, read again when they change."""
+
+    cert_file: str
+    key_file: str
+
+
+class EngineTls(Part):
+    """How the router meets engines at `https://`: whom it trusts (default: what this machine
+    trusts), and the certificate it shows where engines ask for one."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    @model_validator(mode="after")
+    def _certificate_with_key(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file go together")
+        return self
+
+
 class Routing(Part):
     """The policy, and what protects the router. `extra_paths` extends the allow-list.
 
     A request is tried at most `attempts_max` times; beyond what quiet times have saved up (1,000),
     retries are at most `retry_share` of the requests, so that they cannot amplify an outage.
+    With a `keys_file` only clients with one of its API keys get in (`infctl router keys`); with
+    `tls` the router speaks HTTPS alone.
     """
 
     handler: Plugin = "single"
@@ -160,6 +184,9 @@ class Routing(Part):
     extra_paths: list[Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")]] = []
     limits: Limits = Limits()
     health: Health = Health()
+    keys_file: str | None = None
+    tls: Tls | None = None
+    engine_tls: EngineTls | None = None
 
 
 class Slo(Part):

@@ -13,14 +13,17 @@ from infctl.router.telemetry import total
 from infctl.router.wire import BadRequest, answer, error_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from infctl.core.fleet import Endpoint
     from infctl.core.ledger import Decision
     from infctl.router.driver import Router
+    from infctl.router.keys import Refusal
     from infctl.router.server import Connection
     from infctl.router.telemetry import EndpointStats
     from infctl.router.wire import Head
+
+    Reload = Callable[[], Awaitable[tuple[int, Any]]]
 
 _LISTED = 100
 """How many decisions are listed at once."""
@@ -28,12 +31,27 @@ _LISTED = 100
 _ACTIONS = ("drain", "eject", "resume")
 
 
-class Admin:
-    """Answers admin requests (server.Handler)."""
+class _Underway:
+    """A request that is answered later (seams.Exchange); its client may leave meanwhile."""
 
-    def __init__(self, router: Router, route_table: Callable[[], Any]) -> None:
+    def client_gone(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Admin:
+    """Answers admin requests (seams.Handler)."""
+
+    def __init__(self, router: Router, route_table: Callable[[], Any], reload: Reload) -> None:
         self._router = router
         self._route_table = route_table
+        self._reload = reload
+
+    def on_head(self, head: Head) -> Refusal | None:
+        """Whoever can open the socket may ask."""
+        return None
 
     def on_refused(self, status: int) -> None:
         """Malformed requests on the admin socket are answered, not counted."""
@@ -43,10 +61,18 @@ class Admin:
 
     def on_request(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
         target = head.url.decode("latin-1")
-        if (head.method, target) == (b"POST", "/v1/explain"):
-            status, data = self._explain(head, body)
+        if (head.method, target) == (b"POST", "/v1/profile"):
+            connection.exchange = _Underway()
+            self._router.spawn(self._reloaded(connection, head))
+        elif (head.method, target) == (b"POST", "/v1/explain"):
+            self._send(connection, head, *self._explain(head, body))
         else:
-            status, data = self._answer(head.method.decode(), target)
+            self._send(connection, head, *self._answer(head.method.decode(), target))
+
+    async def _reloaded(self, connection: Connection, head: Head) -> None:
+        self._send(connection, head, *await self._reload())
+
+    def _send(self, connection: Connection, head: Head, status: int, data: Any) -> None:
         payload = data if isinstance(data, bytes) else msgspec.json.encode(data)
         connection.respond(head, answer(status, payload, close=not head.keep_alive))
 

@@ -32,14 +32,20 @@ def from_urls(urls: Sequence[str]) -> list[Endpoint]:
             port = parts.port
         except ValueError:
             port = None
-        if parts.scheme != "http" or not parts.hostname or parts.path or parts.query or not port:
+        if "@" in parts.netloc:
+            raise UsageError(
+                "an endpoint's URL holds no credentials: it becomes a name that clients see",
+                where="--endpoint",
+            )
+        known = parts.scheme in ("http", "https")
+        if not known or not parts.hostname or parts.path or parts.query or not port:
             raise UsageError(
                 f"{url!r} is not an endpoint",
                 where="--endpoint",
                 hint="Give scheme, host and port alone: http://127.0.0.1:8001",
             )
         endpoints[parts.netloc] = Endpoint(
-            unit=parts.netloc, url=f"http://{parts.netloc}", models=(), engine=UNKNOWN
+            unit=parts.netloc, url=f"{parts.scheme}://{parts.netloc}", models=(), engine=UNKNOWN
         )
     return list(endpoints.values())
 
@@ -73,6 +79,13 @@ class Discovery:
         self._health = health
         self._speed = speed
         self._known: dict[str, tuple[Endpoint, asyncio.Task[None]]] = {}
+        self._watches: dict[str, Watch] = {}
+
+    def configure(self, health: Health) -> None:
+        """Probe by other bounds from now on."""
+        self._health = health
+        for watch in self._watches.values():
+            watch.configure(health)
 
     def update(self, endpoints: Sequence[Endpoint]) -> None:
         """Join what is new or has become another, let go of what is gone."""
@@ -88,9 +101,11 @@ class Discovery:
                 watch = Watch(self._router, endpoint, self._engines, self._health, self._speed)
                 task = asyncio.get_running_loop().create_task(watch.run())
                 self._known[name] = (endpoint, task)
+                self._watches[name] = watch
 
     def _forget(self, name: str) -> None:
         _, task = self._known.pop(name)
+        self._watches.pop(name, None)
         task.cancel()
         self._router.leave(name)
         self._router.telemetry.forget(name)

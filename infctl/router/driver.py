@@ -13,10 +13,12 @@ from infctl.core.commands import Dispatch, Reject
 from infctl.core.director import Director, Settings
 from infctl.core.fleet import State
 from infctl.engine import Capabilities
-from infctl.router.intake import Intake
+from infctl.router.intake import POST_PATHS, Intake
+from infctl.router.keys import Refusal, hide
 from infctl.router.proxy import Exchange
 from infctl.router.stalls import Stalls
 from infctl.router.telemetry import Telemetry
+from infctl.router.tls import EngineTrust
 from infctl.router.upstream import Pool
 from infctl.router.wire import JSON, BadRequest, answer, error_body
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from infctl.engine import Engine
     from infctl.profile.model import Limits, Routing
     from infctl.router.intake import Asked
+    from infctl.router.keys import Account, Keyring
     from infctl.router.server import Connection
     from infctl.router.wire import Head
 
@@ -48,6 +51,8 @@ class Router:
         own_metrics_port: bool = False,
     ) -> None:
         self.limits: Limits = routing.limits
+        self.keys: Keyring | None = None
+        self.engine_trust = EngineTrust()
         self.director = Director(
             pipeline, Random(seed), Settings(routing.attempts_max, routing.retry_share)
         )
@@ -60,9 +65,15 @@ class Router:
         self._tasks: set[asyncio.Task[None]] = set()
         self._capabilities = {kind: engine.capabilities for kind, engine in engines.items()}
         self._added: dict[tuple[str, Asked], bytes] = {}
-        self._kept_max = routing.limits.continuation_mib_max << 20
         owned = {field for engine in engines.values() for field in engine.owned_fields}
         self.intake = Intake(owned, routing.extra_paths, seed)
+
+    def configure(self, pipeline: Pipeline, routing: Routing) -> None:
+        """Go on by another policy and other limits; requests in flight keep running, and what was
+        learned stays."""
+        self.limits = routing.limits
+        self.director.configure(pipeline, Settings(routing.attempts_max, routing.retry_share))
+        self.intake.paths = POST_PATHS | {p.encode() for p in routing.extra_paths}
 
     # --- events and commands ----------------------------------------------------------------------
 
@@ -95,21 +106,41 @@ class Router:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- requests (server.Handler) ----------------------------------------------------------------
+    # --- requests (seams.Handler) ----------------------------------------------------------------
+
+    def on_head(self, head: Head) -> Refusal | None:
+        if self.keys is None:
+            return None
+        found = self.keys.check(head, self.now())
+        return found if isinstance(found, Refusal) else None
 
     def on_request(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
         path = head.url.partition(b"?")[0]
+        account = None
+        if self.keys is not None and path != b"/health":
+            found = self.keys.check(head, self.now())
+            if isinstance(found, Refusal):
+                self._turn_away(connection, head, found)
+                return
+            account = found
+            hide(head)
         if path in _OWN:
-            self._answer_own(connection, head, path)
+            self._answer_own(connection, head, path, account)
         elif path not in self.intake.paths:
             self.telemetry.unknown_paths += 1
             self._refuse(connection, head, 404, "there is nothing at this path")
         elif head.method != b"POST":
             self._refuse(connection, head, 405, "use POST")
         else:
-            self._proxy(connection, head, body)
+            self._proxy(connection, head, body, account)
 
-    def _proxy(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
+    def _proxy(
+        self,
+        connection: Connection,
+        head: Head,
+        body: bytes | bytearray,
+        account: Account | None,
+    ) -> None:
         try:
             request, forwarded, asked = self.intake.read(head, body, self.default_model)
         except BadRequest as error:
@@ -118,6 +149,12 @@ class Router:
             return
         request_id = self.intake.request_id(head)
         request.name = request_id.decode()
+        if account is not None and self.keys is not None:
+            self.director.experience.estimate(request)
+            refusal = self.keys.admit(account, head, request, self.now())
+            if refusal is not None:
+                self._turn_away(connection, head, refusal)
+                return
         exchange = Exchange(self, connection, head, forwarded, request, request_id, asked)
         connection.exchange = exchange
         self.exchanges[request.id] = exchange
@@ -129,11 +166,23 @@ class Router:
     def on_bug(self, error: Exception) -> None:
         self.telemetry.bug("request", error)
 
-    def _refuse(self, connection: Connection, head: Head, status: int, message: str) -> None:
+    def _turn_away(self, connection: Connection, head: Head, why: Refusal) -> None:
+        self.telemetry.refused[why.status] += 1
+        self._refuse(connection, head, why.status, why.message, why.retry_after_s)
+
+    def _refuse(
+        self,
+        connection: Connection,
+        head: Head,
+        status: int,
+        message: str,
+        retry_after_s: int | None = None,
+    ) -> None:
         data = answer(
             status,
             error_body(status, message),
             request_id=self.intake.request_id(head),
+            retry_after_s=retry_after_s,
             close=not connection.keeps(head),
             head_only=head.method == b"HEAD",
         )
@@ -171,20 +220,24 @@ class Router:
         """Count bytes kept for going on with streams, or given back (negative); False beyond the
         budget."""
         self.telemetry.kept_bytes += size
-        return self.telemetry.kept_bytes <= self._kept_max
+        return self.telemetry.kept_bytes <= self.limits.continuation_mib_max << 20
 
     def closed(self, exchange: Exchange) -> None:
         """A request is over."""
         self.exchanges.pop(exchange.request.id, None)
+        if self.keys is not None:
+            self.keys.settle(exchange, self.now())
         self.telemetry.record(exchange, self.now())
 
     # --- the router's own answers -----------------------------------------------------------------
 
-    def _answer_own(self, connection: Connection, head: Head, path: bytes) -> None:
+    def _answer_own(
+        self, connection: Connection, head: Head, path: bytes, account: Account | None
+    ) -> None:
         if head.method not in (b"GET", b"HEAD"):
             self._refuse(connection, head, 405, "use GET")
             return
-        status, body, content_type = self.own_page(path)
+        status, body, content_type = self.own_page(path, account)
         data = answer(
             status,
             body,
@@ -194,11 +247,12 @@ class Router:
         )
         connection.respond(head, data)
 
-    def own_page(self, path: bytes) -> tuple[int, bytes, bytes]:
-        """Status, body and content type of a page the router answers itself."""
+    def own_page(self, path: bytes, account: Account | None = None) -> tuple[int, bytes, bytes]:
+        """Status, body and content type of a page the router answers itself. Where there are
+        keys, figures are not for clients: they would see each other's."""
         if path == b"/metrics":
-            if self._own_metrics_port:
-                body = error_body(404, "metrics are on a port of their own")
+            if self._own_metrics_port or self.keys is not None:
+                body = error_body(404, "metrics are served on a port of their own alone")
                 return 404, body, JSON
             return (
                 200,
@@ -208,12 +262,14 @@ class Router:
         if not bool(self.director.fleet.ready.any()):
             body = error_body(503, "no endpoint is ready yet")
             return 503, body, JSON
-        return 200, b"" if path == b"/health" else self._models(), JSON
+        return 200, b"" if path == b"/health" else self._models(account), JSON
 
-    def _models(self) -> bytes:
+    def _models(self, account: Account | None) -> bytes:
         fleet = self.director.fleet
         ready = [e for slot, e in fleet if fleet.states[slot] is State.READY]
         names = {name: e for e in ready for name in e.models}
+        if account is not None:
+            names = {name: e for name, e in names.items() if account.may_use(name)}
         data = [
             {"id": name, "object": "model", "owned_by": e.engine, "root": e.models[0]}
             | ({"max_model_len": e.context_tokens} if e.context_tokens else {})
@@ -229,7 +285,7 @@ class Router:
         self.handle(ev.EndpointJoined(endpoint, state))
         slot = self.director.fleet.slot_of(endpoint.id)
         if slot is not None:
-            self.pools[slot] = Pool(endpoint)
+            self.pools[slot] = Pool(endpoint, self.engine_trust)
 
     def leave(self, endpoint_id: str, reason: str = "the endpoint left the fleet") -> None:
         """An endpoint is gone; what it had not begun to answer goes elsewhere."""

@@ -50,11 +50,16 @@ class Watch:
         self._router = router
         self._endpoint = endpoint
         self._engines = engines
-        self._health = health
-        self._interval_s = max(health.interval_s / speed, 0.25)
+        self._speed = speed
+        self.configure(health)
         self._failures = 0
         self._trouble = ""
         self._said: tuple[str, dict[str, object]] | None = None
+
+    def configure(self, health: Health) -> None:
+        """Probe by other bounds from now on."""
+        self._health = health
+        self._interval_s = max(health.interval_s / self._speed, 0.25)
 
     async def run(self) -> None:
         """Probe until cancelled. What goes wrong with one probe must not end the watch."""

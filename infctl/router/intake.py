@@ -41,6 +41,11 @@ in whatever spelling, so a path is compared as it came and never decoded."""
 
 CONTINUABLE = frozenset((COMPLETIONS, CHAT))
 """Whose streams another engine can go on with."""
+_JSON_PATHS = POST_PATHS - {b"/v1/audio/transcriptions", b"/v1/audio/translations"}
+"""Where a form is refused: its content type would carry a JSON body past the checks below, to an
+engine that does not ask for the type."""
+
+_FORM = b"multipart/"
 
 _SEEDS_MAX = 10_000
 _ASKS_MAX = 1000
@@ -114,7 +119,9 @@ class Intake:
         router-owned field had to be removed, and what its stream needs. Raises BadRequest."""
         content_type = head.get(b"content-type")
         internal_id = f"r{next(self._ids)}"
-        if content_type is not None and content_type.startswith(b"multipart/"):
+        if content_type and content_type[0] in b"mM" and content_type.lower().startswith(_FORM):
+            if head.url.partition(b"?")[0] in _JSON_PATHS:
+                raise BadRequest(415, "this path takes JSON, not forms")
             request = Request(id=internal_id, model=default_model(), prompt_bytes=len(body))
             return request, body, NOTHING_ASKED
         if head.get(b"content-encoding") not in (None, b"identity"):

@@ -7,50 +7,37 @@ request is in work at a time; what a client pipelines waits, bounded, until the 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from infctl.router.wire import HEAD_END, BadRequest, Head, answer, error_body, parse_head
+from infctl.router.wire import (
+    HEAD_END,
+    BadRequest,
+    Head,
+    answer,
+    check_coding,
+    error_body,
+    parse_head,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from infctl.profile.model import Limits
+    from infctl.router.seams import Exchange, Handler
 
 _SCRATCH = 65536
 _BODY_FIRST = 32768
 _BODY_GROWTH = 4
 
-
-class Handler(Protocol):
-    """What a server does with requests."""
-
-    def on_request(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
-        """A whole request has arrived; answer through the connection, now or later."""
-        ...
-
-    def on_refused(self, status: int) -> None:
-        """A request was refused before it was one (malformed, too large, too slow)."""
-        ...
-
-    def on_bug(self, error: Exception) -> None:
-        """`on_request` raised; the client gets a 500."""
-        ...
-
-
-class Exchange(Protocol):
-    """A request in work, as its connection sees it."""
-
-    def client_gone(self) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
+_LINGER_S = 3.0
+_LINGER_BYTES = 64 << 20
+_LINGERING_MAX = 1024
 
 
 class Connection(asyncio.BufferedProtocol):
     """One client connection of a server that has `handler` and `limits`."""
 
     __slots__ = (
-        "_body", "_chunked", "_full", "_got", "_head", "_length", "_pending", "_started", "_view",
-        "closing", "deadline", "exchange", "server", "transport",
+        "_body", "_chunked", "_discarded", "_full", "_got", "_head", "_length", "_pending",
+        "_started", "_view", "closing", "deadline", "exchange", "server", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -66,6 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         self._got = 0
         self._length = 0
         self._chunked = 0
+        self._discarded = 0
         self._full = False
         self._started = False
 
@@ -73,12 +61,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        self.server.opened(self)
         self.deadline = self.server.now() + self.server.limits.idle_s
+        self.server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
-        self.server.connections.discard(self)
+        self.server.closed(self)
         exchange, self.exchange = self.exchange, None
         self._view = self._body = None
         if exchange is not None:
@@ -96,6 +84,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._body_complete()
             elif self._got == len(self._view):
                 self._grow_body()
+            return
+        if self.closing:
+            self._discard(nbytes)
             return
         data = bytes(self.server.scratch[:nbytes])
         busy = self.exchange is not None or self._full
@@ -153,9 +144,10 @@ class Connection(asyncio.BufferedProtocol):
         head = parse_head(data[:end])
         self.deadline = self.server.now() + limits.body_s
         length = head.get(b"content-length")
-        if head.get(b"expect") is not None:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if head.get(b"transfer-encoding") is not None:
+            check_coding(head)
+            if not self._awaits_body(head):
+                return
             self._head = head
             self._feed_chunked(head, data[end:])
         elif length is None or length == b"0":
@@ -165,12 +157,27 @@ class Connection(asyncio.BufferedProtocol):
             head.parsed()
             self._start_body(head, int(length), data[end:])
 
+    def _awaits_body(self, head: Head) -> bool:
+        """Whether to wait for a body: not that of a client who would be turned away with it."""
+        refusal = self.server.handler.on_head(head)
+        if refusal is not None:
+            self.refuse(refusal.status, refusal.message, refusal.retry_after_s)
+            return False
+        expected = head.get(b"expect")
+        if expected is not None and head.version != "1.0":
+            if expected.lower() != b"100-continue":
+                raise BadRequest(417, "only 100-continue can be expected")
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
     def _start_body(self, head: Head, length: int, rest: bytes) -> None:
         limits = self.server.limits
         if length > limits.body_mib_max << 20:
             raise BadRequest(413, f"request body over {limits.body_mib_max} MiB")
         if len(rest) >= length:
             self._deliver(head, rest[:length], rest[length:])
+            return
+        if not self._awaits_body(head):
             return
         self._head, self._length = head, length
         self._make_body(rest, max(_BODY_FIRST, len(rest) * _BODY_GROWTH))
@@ -201,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         if head.complete:
             self._head, self._chunked = None, 0
             head.parsed()
-            self._deliver(head, b"".join(head.chunks), b"")
+            self._deliver(head, head.body, b"")
 
     def _deliver(self, head: Head, body: bytes | bytearray, rest: bytes) -> None:
         self._pending = rest
@@ -229,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closing:
             return
         if not keep_alive or self.server.draining:
-            self.close()
+            self.linger() if self._pending else self.close()
             return
         self.deadline = self.server.now() + self.server.limits.idle_s
         if self._pending:
@@ -247,12 +254,35 @@ class Connection(asyncio.BufferedProtocol):
         self.write(response)
         self.finish(head.keep_alive)
 
-    def refuse(self, status: int, message: str) -> None:
+    def refuse(self, status: int, message: str, retry_after_s: int | None = None) -> None:
         """Answer a malformed request and close; its framing can't be trusted any more."""
         self.server.handler.on_refused(status)
         body = error_body(status, message)
-        self.write(answer(status, body, close=True))
-        self.close()
+        self.write(answer(status, body, retry_after_s=retry_after_s, close=True))
+        self.linger()
+
+    def linger(self) -> None:
+        """Say that nothing more comes, and read what the client still sends until it closes, for
+        a bounded while: closing on unread bytes would reset the connection, and the reset may
+        overtake the answer."""
+        if self.closing:
+            return
+        if not self.server.lingers(self):
+            self.close()
+            return
+        self.closing = True
+        slow = self.transport.get_write_buffer_size() > 0
+        self.deadline = self.server.now() + (self.server.limits.idle_s if slow else _LINGER_S)
+        self._head = self._body = self._view = None
+        self._pending = b""
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.transport.resume_reading()
+
+    def _discard(self, nbytes: int) -> None:
+        self._discarded += nbytes
+        if self._discarded > _LINGER_BYTES:
+            self.abort()
 
     def close(self) -> None:
         """Close after what was written is out."""
@@ -270,6 +300,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a request, or a part of one, is here and not answered yet."""
         arriving = self._head is not None or self._started or bool(self._pending)
         return self.exchange is not None or (arriving and not self.closing)
+
+    @property
+    def flushing(self) -> bool:
+        """Whether the last bytes of an answer are still on their way out."""
+        return self.closing and self.transport.get_write_buffer_size() > 0
 
     def expired(self, now: float) -> bool:
         """Whether the client took too long for its head or body, or idled too long."""
@@ -292,6 +327,7 @@ class Server:
         self.handler = handler
         self.limits = limits
         self.connections: set[Connection] = set()
+        self.lingering: set[Connection] = set()
         self.draining = False
         self.scratch = memoryview(bytearray(_SCRATCH))
         self.now = asyncio.get_running_loop().time
@@ -301,25 +337,41 @@ class Server:
 
     def opened(self, connection: Connection) -> None:
         """Count a connection in, or turn it away when there are too many."""
-        if len(self.connections) >= self.limits.connections_max:
-            connection.refuse(503, "too many connections")
-            return
-        self.connections.add(connection)
+        if len(self.connections) < self.limits.connections_max:
+            self.connections.add(connection)
+        else:
+            connection.refuse(503, "too many connections", 1)
+
+    def closed(self, connection: Connection) -> None:
+        """Count a connection out."""
+        self.connections.discard(connection)
+        self.lingering.discard(connection)
+
+    def lingers(self, connection: Connection) -> bool:
+        """Whether a connection that is answered may linger; from then on it is not counted among
+        those a client can use. False when too many do."""
+        if len(self.lingering) >= _LINGERING_MAX:
+            return False
+        self.connections.discard(connection)
+        self.lingering.add(connection)
+        return True
 
     def sweep(self) -> None:
         """Drop clients that are too slow or idle too long; call about once a second."""
         now = self.now()
-        for connection in [c for c in self.connections if c.expired(now)]:
+        everyone = (*self.connections, *self.lingering)
+        for connection in [c for c in everyone if c.expired(now)]:
             connection.expire()
 
     def drain(self) -> None:
         """Close idle connections; what has begun to arrive is answered, and then closed."""
         self.draining = True
         for connection in list(self.connections):
-            if not connection.working:
+            if not connection.working and not connection.closing:
                 connection.close()
 
     @property
     def working(self) -> bool:
         """Whether a request is in work, on its way here, or an answer on its way out."""
-        return any(c.working or c.closing for c in self.connections)
+        everyone = (*self.connections, *self.lingering)
+        return any(c.working or c.flushing for c in everyone)

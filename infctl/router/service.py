@@ -11,24 +11,29 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from infctl.errors import MachineError
+from infctl import compose
+from infctl.errors import MachineError, UsageError
 from infctl.router.admin import Admin
 from infctl.router.discovery import Discovery, from_urls
 from infctl.router.driver import Router
+from infctl.router.gate import Gate
+from infctl.router.reload import Reloader
 from infctl.router.server import Server
+from infctl.router.tls import TlsListener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from infctl.core.scheduling import Pipeline
-    from infctl.engine import Engine
-    from infctl.profile.model import Profile
-    from infctl.router.server import Handler
+    from infctl.router.credentials import Credentials
+    from infctl.router.keys import Refusal
+    from infctl.router.reload import Loaded
+    from infctl.router.seams import Handler
 
 _BACKLOG = 4096
 _STALLS_S = 0.25
@@ -36,11 +41,21 @@ _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
 
 
+class Listener(Protocol):
+    """A socket that accepts connections."""
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        ...
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How to run: where to listen, which endpoints, and what stops it.
 
     Endpoints are `endpoints` (URLs) or the units of the fleet `state`. `parent_pipe`: stop when
     standard input ends. `speed`: engines run this many times faster than life, so probe faster.
+    `admin` is the path of the admin API's Unix socket, `admin_tcp` a host and port where it also
+    listens, for those who have the token in `admin_token_file`.
     """
 
     host: str = "127.0.0.1"
@@ -48,24 +63,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: tuple[str, ...] = ()
     state: str | None = None
     admin: str | None = None
+    admin_tcp: tuple[str, int] | None = None
+    admin_token_file: str | None = None
     parent_pipe: bool = False
     speed: float = 1.0
     seed: int = 0
     log_format: str = "text"
 
 
-def run(
-    profile: Profile,
-    pipeline: Pipeline,
-    engines: Mapping[str, Engine],
-    options: Options,
-    route_table: Callable[[], Any],
-) -> None:
-    """Serve until SIGTERM, SIGINT or the parent's end. Raises MachineError, UsageError."""
+def run(load: Callable[[], Loaded], options: Options) -> None:
+    """Serve until SIGTERM, SIGINT or the parent's end. `load` reads the profile: now, and again
+    when told to. Raises InputError, MachineError, UsageError."""
     import uvloop
 
     _tune_allocator()
-    service = Service(profile, pipeline, engines, options, route_table)
+    service = Service(load, options)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         # Runner would take SIGINT from the loop and raise KeyboardInterrupt after a clean drain,
         # unless it finds a handler other than Python's own.
@@ -85,38 +97,35 @@ def _tune_allocator() -> None:
 class Service:
     """A router, its listening sockets and its background loops."""
 
-    def __init__(
-        self,
-        profile: Profile,
-        pipeline: Pipeline,
-        engines: Mapping[str, Engine],
-        options: Options,
-        route_table: Callable[[], Any],
-    ) -> None:
-        self._profile = profile
-        self._pipeline = pipeline
-        self._engines = engines
+    def __init__(self, load: Callable[[], Loaded], options: Options) -> None:
+        self._load = load
+        self._loaded = load()
         self._options = options
-        self._route_table = route_table
         self._stop = asyncio.Event()
         self._servers: list[Server] = []
-        self._listeners: list[asyncio.AbstractServer] = []
+        self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def run(self) -> None:
         """Listen, serve, drain."""
-        routing = self._profile.routing
-        metrics_port = self._profile.observability.metrics_port
+        options, profile = self._options, self._loaded.profile
+        metrics_port = profile.observability.metrics_port
         router = Router(
-            self._pipeline, routing, self._engines, self._options.seed or time.time_ns(),
-            own_metrics_port=metrics_port is not None,
+            self._loaded.pipeline, profile.routing, self._loaded.engines,
+            options.seed or time.time_ns(), own_metrics_port=metrics_port is not None,
         )  # fmt: skip
-        router.telemetry.open_log(self._options.log_format, time.time)
-        discovery = Discovery(router, self._engines, routing.health, self._options.speed)
-        static = from_urls(self._options.endpoints)
-        self._signals()
+        router.telemetry.open_log(options.log_format, time.time)
+        discovery = Discovery(router, self._loaded.engines, profile.routing.health, options.speed)
+        static = from_urls(options.endpoints)
+        self._reloader = Reloader(
+            router, discovery, self._loaded, self._load, options.admin_token_file
+        )
+        self._reloader.servers = self._servers
+        credentials = self._reloader.read()
+        self._signals(router)
         try:
-            server = await self._listen(router, metrics_port)
+            server = await self._listen(router, credentials, metrics_port)
+            self._reloader.use(credentials)
             discovery.update(static)
             self._start_loops(router, discovery)
             gc.collect()
@@ -128,27 +137,56 @@ class Service:
         finally:
             self._close(discovery, router)
 
-    def _signals(self) -> None:
+    def _signals(self, router: Router) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        attended = os.isatty(0)
 
-    async def _listen(self, router: Router, metrics_port: int | None) -> Server:
+        def hang_up() -> None:
+            """A request to reload, unless it says that the terminal this runs in is gone."""
+            if attended and not os.isatty(0):
+                self._stop.set()
+            else:
+                router.spawn(self._reload())
+
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
+
+    async def _reload(self) -> None:
+        await self._reloader.answer()
+
+    async def _listen(
+        self, router: Router, credentials: Credentials, metrics_port: int | None
+    ) -> Server:
         loop = asyncio.get_running_loop()
         server = self._server(router)
         sock = _bind(self._options.host, self._options.port)
-        self._url = f"http://{_printable(sock)}"
-        self._listeners.append(await loop.create_server(server, sock=sock, backlog=_BACKLOG))
+        self._url = f"{'https' if credentials.server else 'http'}://{_printable(sock)}"
+        await self._accept(server, sock, credentials)
         if metrics_port is not None:
             pages = self._server(_MetricsPage(router))
             sock = _bind(self._options.host, metrics_port)
             self._listeners.append(await loop.create_server(pages, sock=sock))
         if self._options.admin:
             await self._listen_admin(router, Path(self._options.admin))
+        if self._options.admin_tcp:
+            await self._listen_admin_tcp(router, credentials, *self._options.admin_tcp)
         return server
 
+    async def _accept(self, server: Server, sock: socket.socket, found: Credentials) -> None:
+        """Serve what connects to the socket: with TLS where there is a certificate."""
+        listener: Listener
+        if found.server is None:
+            loop = asyncio.get_running_loop()
+            listener = await loop.create_server(server, sock=sock, backlog=_BACKLOG)
+        else:
+            sock.listen(_BACKLOG)
+            listener = TlsListener(sock, server, found.server)
+            self._reloader.listeners.append(listener)
+        self._listeners.append(listener)
+
     def _server(self, handler: Handler) -> Server:
-        server = Server(handler, self._profile.routing.limits)
+        server = Server(handler, self._reloader.profile.routing.limits)
         self._servers.append(server)
         return server
 
@@ -157,7 +195,7 @@ class Service:
             path.unlink()
         mask = os.umask(0o177)
         try:
-            server = self._server(Admin(router, self._route_table))
+            server = self._server(self._admin(router))
             listener = await asyncio.get_running_loop().create_unix_server(server, str(path))
         except OSError as error:
             raise MachineError(
@@ -167,10 +205,37 @@ class Service:
             os.umask(mask)
         self._listeners.append(listener)
 
+    def _admin(self, router: Router) -> Admin:
+        reloader = self._reloader
+        return Admin(router, lambda: compose.route_table(reloader.profile), reloader.answer)
+
+    async def _listen_admin_tcp(
+        self, router: Router, credentials: Credentials, host: str, port: int
+    ) -> None:
+        """The admin API for those who have its token: with TLS where the router has it."""
+        gate = self._reloader.gate = Gate(self._admin(router))
+        server = self._server(gate)
+        sock = _bind(host, port, "--admin-tcp")
+        if credentials.server is None and not ip_address(sock.getsockname()[0]).is_loopback:
+            sock.close()
+            raise UsageError(
+                "the admin token would cross the network in clear",
+                where="--admin-tcp",
+                hint="Give the profile a certificate (routing.tls), or listen on 127.0.0.1.",
+            )
+        await self._accept(server, sock, credentials)
+        router.telemetry.log("admin_tcp", address=_printable(sock))
+
     def _start_loops(self, router: Router, discovery: Discovery) -> None:
-        work = [_sweep(router, self._servers), _watch_stalls(router), self._announce(router)]
+        follow = self._reloader.follow_files()
+        work = [
+            _sweep(router, self._servers),
+            _watch_stalls(router),
+            self._announce(router),
+            follow,
+        ]
         if self._options.state:
-            lengths = {m.name: m.context_tokens or 0 for m in self._profile.models}
+            lengths = {m.name: m.context_tokens or 0 for m in self._loaded.profile.models}
             work.append(discovery.follow_state(self._options.state, lengths))
         if self._options.parent_pipe:
             work.append(_until_end_of_input(self._stop))
@@ -195,7 +260,7 @@ class Service:
         """Accept nothing more, let streams finish up to the deadline, report what is cut."""
         self._listeners[0].close()
         server.drain()
-        deadline = router.now() + self._profile.routing.drain_s / self._options.speed
+        deadline = router.now() + self._reloader.profile.routing.drain_s / self._options.speed
         while (router.exchanges or server.working) and router.now() < deadline:
             await asyncio.sleep(0.05)
         cut = list(router.exchanges.values())
@@ -216,10 +281,14 @@ class Service:
 
 
 class _MetricsPage:
-    """A server.Handler that knows /metrics alone."""
+    """A seams.Handler that knows /metrics alone."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
+
+    def on_head(self, head: Any) -> Refusal | None:
+        """Whoever reaches the port may look."""
+        return None
 
     def on_refused(self, status: int) -> None:
         """Malformed scrapes are answered, not counted."""
@@ -262,7 +331,7 @@ async def _until_end_of_input(stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int, option: str = "--port") -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -274,7 +343,7 @@ def _bind(host: str, port: int) -> socket.socket:
         raise MachineError(
             f"cannot listen: {reason}",
             where=f"{host}:{port}",
-            hint="Choose another with --port, or 0 for any free one.",
+            hint=f"Choose another with {option}, or 0 for any free one.",
         ) from error
     return sock
 

@@ -88,6 +88,7 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     path: str
     model: str
     status: int
+    tenant: str | None = None
     endpoint: str | None = None
     attempt: int | None = None
     duration_ms: float = 0.0
@@ -103,6 +104,8 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             f"id={self.id} path={self.path} model={_plain(self.model)} status={self.status} "
             f"endpoint={self.endpoint} attempt={self.attempt} duration_ms={self.duration_ms}"
         )
+        if self.tenant is not None:
+            line += f" tenant={self.tenant}"
         if self.ttft_ms is not None:
             line += f" ttft_ms={self.ttft_ms}"
         if self.prompt_tokens is not None:
@@ -308,6 +311,7 @@ def _request_line(exchange: Exchange, duration: float) -> RequestLine:
         path=exchange.head.url.partition(b"?")[0].decode("latin-1"),
         model=exchange.request.model,
         status=exchange.status,
+        tenant=exchange.request.tenant or None,
         endpoint=exchange.endpoint.id if exchange.endpoint else None,
         attempt=exchange.attempt or None,
         duration_ms=round(duration * 1000, 1),

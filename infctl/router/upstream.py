@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
+from infctl.router.tls import EngineTrust
 from infctl.router.wire import HEAD_END, JSON, ResponseHead, dechunk, request_head
 
 if TYPE_CHECKING:
@@ -166,10 +167,12 @@ class Link(asyncio.Protocol):
 class Pool:
     """Idle connections to one endpoint, newest first."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, trust: EngineTrust | None = None) -> None:
         parts = urlsplit(endpoint.url)
+        secure = parts.scheme == "https"
         self.host = parts.hostname or "127.0.0.1"
-        self.port = parts.port or 80
+        self.port = parts.port or (443 if secure else 80)
+        self._trust = (trust or EngineTrust()) if secure else None
         self.netloc = parts.netloc.encode()
         self._idle: list[Link] = []
         self._links: set[Link] = set()
@@ -187,8 +190,11 @@ class Pool:
     async def connect(self, timeout_s: float) -> Link:
         """A new connection. Raises OSError (TimeoutError included)."""
         loop = asyncio.get_running_loop()
+        context = self._trust.context if self._trust else None
         async with asyncio.timeout(timeout_s):
-            _, link = await loop.create_connection(lambda: Link(self), self.host, self.port)
+            _, link = await loop.create_connection(
+                lambda: Link(self), self.host, self.port, ssl=context
+            )
         self._links.add(link)
         return link
 

@@ -33,6 +33,9 @@ _ROUTER_OWNED_PREFIX = b"x-data-parallel-"
 
 JSON = b"application/json"
 
+_HEADERS_MAX = 128
+_TARGET_MAX = 8192
+
 
 class BadRequest(Exception):
     """The client's bytes are not a request we accept; carries the answer's status."""
@@ -50,8 +53,8 @@ class Head:
     """
 
     __slots__ = (
-        "_parser", "_persistent", "chunks", "complete", "fields", "headers", "hosts", "method",
-        "pipelined", "url", "version",
+        "_begun", "_parser", "_persistent", "body", "complete", "fields", "headers", "hosts",
+        "method", "pipelined", "url", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -59,15 +62,17 @@ class Head:
         self.headers: list[tuple[bytes, bytes]] = []
         self.fields: dict[bytes, bytes] = {}
         self.hosts = 0
-        self.chunks: list[bytes] = []
+        self.body = bytearray()
         self.complete = False
         self.pipelined = False
         self.method = b""
         self.version = "1.1"
+        self._begun = False
         self._persistent = False
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
 
-    # What follows a chunked body's end is another message: it must not leak into this one.
+    # What follows a chunked body's end is another message: it must not leak into this one. Nor
+    # must trailers, which come as headers do: no check of the head has seen them.
 
     def on_url(self, url: bytes) -> None:
         if self.complete:
@@ -76,7 +81,7 @@ class Head:
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.complete:
+        if self._begun:
             return
         name = name.lower()
         self.headers.append((name, value))
@@ -86,12 +91,14 @@ class Head:
 
     def on_headers_complete(self) -> None:
         # Only here: once the message is complete, the parser has forgotten its Connection header.
-        if not self.complete and self._parser is not None:
+        if not self._begun and self._parser is not None:
+            self._begun = True
             self._persistent = bool(self._parser.should_keep_alive())
 
     def on_body(self, data: bytes) -> None:
+        # Into one buffer: a list of tiny chunks would take many times the memory of their bytes.
         if not self.complete:
-            self.chunks.append(data)
+            self.body += data
 
     def on_message_complete(self) -> None:
         self.complete = True
@@ -128,11 +135,36 @@ def parse_head(data: bytes | memoryview) -> Head:
     """Parse a whole request head. Raises BadRequest."""
     head = Head()
     head.feed(data)
-    if head.version not in ("1.1", "1.0"):
-        raise BadRequest(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
-    if head.hosts > 1 or (head.hosts == 0 and head.version == "1.1"):
+    if head.version != "1.1":
+        _check_old(head, data)
+    elif head.hosts != 1:
         raise BadRequest(400, "a request needs exactly one Host header")
+    if len(data) > _HEADERS_MAX * 5:  # less cannot hold too many
+        _check_bounds(head)
     return head
+
+
+def _check_old(head: Head, data: bytes | memoryview) -> None:
+    """HTTP/1.0, and not RTSP or ICE, which the parser takes too, both at 1.0."""
+    line = bytes(data).partition(b"\r\n")[0]
+    if head.version != "1.0" or not line.endswith(b"HTTP/1.0"):
+        raise BadRequest(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+    if head.hosts > 1:
+        raise BadRequest(400, "a request has one Host header at most")
+
+
+def _check_bounds(head: Head) -> None:
+    if len(head.headers) > _HEADERS_MAX:
+        raise BadRequest(431, f"more than {_HEADERS_MAX} headers")
+    if len(head.url) > _TARGET_MAX:
+        raise BadRequest(414, f"a request target over {_TARGET_MAX} bytes")
+
+
+def check_coding(head: Head) -> None:
+    """Raise BadRequest where a body comes in another coding than chunks."""
+    coding = head.get(b"transfer-encoding") or b""
+    if head.version == "1.0" or coding.strip().lower() != b"chunked":
+        raise BadRequest(400, "the only transfer coding spoken here is HTTP/1.1's chunked")
 
 
 def request_head(
@@ -147,10 +179,20 @@ def request_head(
     parts = [method, b" ", target, b" HTTP/1.1\r\nhost: ", host, b"\r\n"]
     for name, value in headers:
         if name in _REQUEST_DROPPED or name.startswith(_ROUTER_OWNED_PREFIX):
+            if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+                ours = _end_to_end(headers)
+                return request_head(method, target, host, ours, request_id, length)
             continue
         parts += (name, b": ", value, b"\r\n")
     parts += (b"x-request-id: ", request_id, b"\r\ncontent-length: %d\r\n\r\n" % length)
     return b"".join(parts)
+
+
+def _end_to_end(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Headers without those that Connection names, nor Connection itself."""
+    named = b",".join(value for name, value in headers if name == b"connection")
+    dropped = {b"connection", *(name.strip().lower() for name in named.split(b","))}
+    return [pair for pair in headers if pair[0] not in dropped]
 
 
 class ResponseHead:
@@ -254,6 +296,8 @@ def answer(
     ]
     if request_id:
         parts += (b"x-request-id: ", request_id, b"\r\n")
+    if status == 401:
+        parts.append(b"www-authenticate: Bearer\r\n")
     if retry_after_s is not None:
         parts.append(b"retry-after: %d\r\n" % retry_after_s)
     parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
@@ -263,6 +307,8 @@ def answer(
 
 
 _ERROR_TYPES = {
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
     404: "NotFoundError",
     429: "RateLimitError",
     500: "InternalServerError",

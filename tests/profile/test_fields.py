@@ -33,6 +33,8 @@ HOLDERS = {
     "Limits": {"limits"},
     "Health": {"health"},
     "Slo": {"slo"},
+    "Tls": {"tls"},
+    "EngineTls": {"engine_tls", "engines"},
     "Observability": {"observability"},
 }
 

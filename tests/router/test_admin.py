@@ -31,7 +31,11 @@ async def ask(
     running: Running, tmp_path: Any, method: str, target: str, body: bytes = b""
 ) -> tuple[int, Any]:
     path = str(tmp_path / "admin.sock")
-    server = Server(Admin(running.router, lambda: [{"model": "m"}]), Limits())
+
+    async def reload() -> tuple[int, Any]:
+        return 200, {"applied": [], "kept": []}
+
+    server = Server(Admin(running.router, lambda: [{"model": "m"}], reload), Limits())
     listener = await asyncio.get_running_loop().create_unix_server(server, path)
     reader, writer = await asyncio.open_unix_connection(path)
     head = f"{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
@@ -145,7 +149,7 @@ async def test_what_there_is_and_what_there_is_not(
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://a:1", "http://a", "http://a:1/x", "http://a:99999", "a b", ""]
+    "url", ["ftp://a:1", "http://a", "https://a", "http://a:1/x", "http://a:99999", "a b", ""]
 )
 def test_bad_endpoint_urls_are_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError, match="is not an endpoint"):
@@ -153,5 +157,11 @@ def test_bad_endpoint_urls_are_a_usage_error(url: str) -> None:
 
 
 def test_urls_may_leave_out_the_scheme_and_repeat() -> None:
-    endpoints = from_urls(["127.0.0.1:8001", "http://127.0.0.1:8001/", "http://[::1]:80"])
-    assert [e.url for e in endpoints] == ["http://127.0.0.1:8001", "http://[::1]:80"]
+    endpoints = from_urls(["127.0.0.1:8001", "http://127.0.0.1:8001/", "https://[::1]:80"])
+    assert [e.url for e in endpoints] == ["http://127.0.0.1:8001", "https://[::1]:80"]
+
+
+def test_credentials_in_an_endpoints_url_are_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="no credentials") as caught:
+        from_urls(["http://me:hidden@127.0.0.1:8001"])
+    assert "hidden" not in str(caught.value)

@@ -107,3 +107,17 @@ def test_a_name_that_would_be_kept_has_a_bound() -> None:
         read({"model": "m" * 513})
     assert read(chat("a" * 2000, cache_salt="s" * 100_000)).blocks
     assert all(len(salt) <= 512 for _, salt in INTAKE._seeds)
+
+
+def test_forms_pass_where_they_belong_alone() -> None:
+    body = b'{"model": "m", "kv_transfer_params": {}}'
+
+    def form(path: str, kind: str = "multipart/form-data; boundary=x") -> Request:
+        text = f"POST {path} HTTP/1.1\r\nHost: r\r\nContent-Type: {kind}\r\n\r\n"
+        return INTAKE.read(parse_head(text.encode()), body, lambda: "default")[0]
+
+    assert form("/v1/audio/transcriptions").model == "default"
+    for path in ("/v1/completions", "/v1/chat/completions?x", "/tokenize", "/v1/audio/speech"):
+        for kind in ("multipart/form-data", "Multipart/x"):
+            with pytest.raises(BadRequest, match="takes JSON"):
+                form(path, kind)

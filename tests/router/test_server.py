@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import sys
+import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
+
+from infctl.router import server
 
 from .conftest import Seen, whole
 
@@ -25,6 +31,11 @@ def post(*lines: bytes, path: bytes = b"/v1/completions", body: bytes = BODY) ->
 
 LENGTH = b"Content-Length: %d" % len(BODY)
 CHUNKED = b"1a\r\n" + BODY + b"\r\n0\r\n\r\n"
+
+
+def chunked(body: bytes) -> bytes:
+    return post(b"Transfer-Encoding: chunked", body=body)
+
 
 ATTACKS = {
     "two lengths": post(LENGTH, b"Content-Length: 5"),
@@ -51,6 +62,40 @@ ATTACKS = {
         b"Transfer-Encoding: chunked", body=b"1\r\nabc\r\n0\r\n\r\n"
     ),
     "an upgrade": post(b"Connection: Upgrade", b"Upgrade: h2c", LENGTH),
+    "a tunnel": b"CONNECT engine:8000 HTTP/1.1\r\nHost: r\r\n\r\n",
+    "an empty length": post(b"Content-Length:"),
+    "a length with a gap": post(b"Content-Length: 2 6"),
+    "a length beyond all bounds": post(b"Content-Length: 99999999999999999999"),
+    "an empty coding": post(b"Transfer-Encoding:", body=CHUNKED),
+    "two codings": post(b"Transfer-Encoding: gzip, chunked", body=CHUNKED),
+    "two coding headers": post(
+        b"Transfer-Encoding: gzip", b"Transfer-Encoding: chunked", body=CHUNKED
+    ),
+    "chunks in HTTP/1.0": b"POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + CHUNKED,
+    "a line feed alone behind a chunk size": chunked(b"1a\n" + BODY + b"\r\n0\r\n\r\n"),
+    "a line feed alone behind a chunk": chunked(b"1a\r\n" + BODY + b"\n0\r\n\r\n"),
+    "a carriage return alone behind a chunk size": chunked(b"1a\r" + BODY + b"\r\n0\r\n\r\n"),
+    "a line feed in a chunk extension": chunked(b"1a;a\n=b\r\n" + BODY + b"\r\n0\r\n\r\n"),
+    "a quoted line end in a chunk extension": chunked(b'1a;a="\r\n"\r\n' + BODY + b"\r\n0\r\n\r\n"),
+    "a chunk size in C": chunked(b"0x1a\r\n" + BODY + b"\r\n0\r\n\r\n"),
+    "a chunk size with a gap": chunked(b" 1a\r\n" + BODY + b"\r\n0\r\n\r\n"),
+    "a chunk size that overflows": chunked(b"1000000000000001a\r\n" + BODY + b"\r\n0\r\n\r\n"),
+    "an end of chunks by line feeds": chunked(b"1a\r\n" + BODY + b"\r\n0\n\n"),
+    "a length in a trailer": chunked(CHUNKED[:-2] + b"Content-Length: 5\r\n\r\n"),
+    "a coding in a trailer": chunked(CHUNKED[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"),
+    "a header without a colon": post(b"X-A", LENGTH),
+    "a header without a name": post(b": b", LENGTH),
+    "a space before the first header": b"POST /v1/completions HTTP/1.1\r\n Host: r\r\n\r\n",
+    "a NUL in the path": post(LENGTH, path=b"/v1/completions\x00"),
+    "a space in the path": post(LENGTH, path=b"/v1/ completions"),
+    "another protocol": b"POST /v1/completions RTSP/1.0\r\nHost: r\r\n"
+    + LENGTH
+    + b"\r\n\r\n"
+    + BODY,
+    "no protocol": b"POST /v1/completions\r\nHost: r\r\n\r\n",
+    "a byte of another alphabet in a name": post(b"X\xff: a", LENGTH),
+    "lines ended by two carriage returns": post(b"X-A: a\r", LENGTH),
 }
 
 
@@ -73,6 +118,7 @@ FORBIDDEN = [
     b"/flush_cache", b"/v1/load_lora_adapter", b"/release_memory_occupation", b"/update_weights",
     b"/server_info", b"/v1/completions/", b"/v1//completions", b"/V1/completions", b"/fault", b"/",
     b"/v1/completions/../../sleep", b"http://other/v1/completions", b"/v1/completions%2f..%2fsleep",
+    b"/v1/completions#x",
 ]  # fmt: skip
 
 
@@ -290,3 +336,157 @@ async def test_draining_answers_what_has_begun_to_arrive_and_says_close(
         assert not running.server.working
         for _, writer in streams:
             writer.close()
+
+
+async def test_trailers_are_not_headers(start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    trailers = b"Authorization: Bearer x\r\nX-Request-Id: mine\r\nX-Own: 1\r\nHost: evil\r\n\r\n"
+    async with start_router([engine]) as running:
+        raw = await running.raw(chunked(CHUNKED[:-2] + trailers), wait_s=0.5)
+    assert raw.startswith(b"HTTP/1.1 200")
+    assert not {"authorization", "x-own"} & set(engine.seen[0].headers)
+    assert engine.seen[0].headers["x-request-id"] != "mine"
+
+
+async def test_chunk_extensions_end_here(start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        await running.raw(chunked(b'1a;a="b c";d\r\n' + BODY + b"\r\n0\r\n\r\n"), wait_s=0.5)
+    assert (engine.seen[0].body, engine.seen[0].headers["content-length"]) == (BODY, "26")
+
+
+async def test_many_tiny_chunks_take_the_memory_of_their_bytes(start_router: Any) -> None:
+    async with start_router([]) as running:
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        pieces = b"2\r\n  \r\n" * 50_000
+        writer.write(chunked(pieces))
+        await writer.drain()
+        await asyncio.sleep(0.2)
+        (connection,) = running.server.connections
+        assert len(connection._head.body) == 100_000
+        assert sys.getsizeof(connection._head.body) < 200_000
+        writer.close()
+
+
+async def test_headers_named_by_connection_go_no_further(
+    start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        named = (b"Connection: X-Hop, close", b"X-Hop: 1", b"X-End: 2", b"Connection: x-two")
+        await running.raw(post(*named, b"X-Two: 3", LENGTH))
+        await running.raw(post(b"Connection: close", b"X-Hop: 1", LENGTH))
+    first, second = (seen.headers for seen in engine.seen)
+    assert not {"x-hop", "x-two", "connection"} & set(first)
+    assert (first["x-end"], second["x-hop"]) == ("2", "1")
+
+
+async def test_heads_have_bounds_in_every_direction(start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        long = await running.raw(post(LENGTH, path=b"/v1/completions?" + b"x" * 8192), wait_s=1.0)
+        many = await running.raw(post(*[b"A: 1"] * 129, LENGTH), wait_s=1.0)
+        fits = await running.raw(post(*[b"A: 1"] * 100, LENGTH, b"Connection: close"))
+    assert [raw[9:12] for raw in (long, many, fits)] == [b"414", b"431", b"200"]
+    assert len(engine.seen) == 1
+
+
+async def test_only_a_continue_can_be_expected(start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(post(LENGTH, b"Expect: 100-Continue", body=b""))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(BODY)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        writer.close()
+        odd = await running.raw(post(LENGTH, b"Expect: a-miracle", body=b""), wait_s=1.0)
+        large = post(b"Content-Length: 99999999", b"Expect: 100-continue", body=b"")
+        too_large = await running.raw(large, wait_s=1.0)
+    assert odd.startswith(b"HTTP/1.1 417")
+    assert too_large.startswith(b"HTTP/1.1 413")
+
+
+# --- lingering ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (post(b"Content-Length: 8000000", body=b""), 413),
+        (post(b"X-A: " + b"a" * 5000, body=b""), 431),
+        (post(b"Content-Length: +5", body=b""), 400),
+        (chunked(b"zz\r\n"), 400),
+    ],
+)
+async def test_a_client_that_still_sends_gets_to_read_why_it_is_refused(
+    head: bytes, status: int, start_router: Any
+) -> None:
+    """Without lingering, the reset that unread bytes cause overtakes the answer."""
+    limits = {"body_mib_max": 1, "headers_kib_max": 2}
+    async with start_router([], {"limits": limits}) as running:
+
+        def client() -> bytes:
+            with socket.create_connection(("127.0.0.1", running.port), timeout=5) as sock:
+                sock.sendall(head)
+                time.sleep(0.05)  # the refusal is on its way, and the client does not know
+                sock.sendall(b"x" * 8_000_000)
+                time.sleep(0.05)
+                received = b""
+                while piece := sock.recv(65536):
+                    received += piece
+                return received
+
+        raw = await asyncio.to_thread(client)
+        await asyncio.sleep(0.05)
+        assert not running.server.lingering
+    assert raw.startswith(b"HTTP/1.1 %d" % status)
+    assert b"connection: close" in raw
+
+
+async def test_lingering_is_bounded_in_time_bytes_and_number(
+    start_router: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_LINGER_S", 0.3)
+    monkeypatch.setattr(server, "_LINGER_BYTES", 1 << 20)
+    monkeypatch.setattr(server, "_LINGERING_MAX", 3)
+    bad = post(b"Content-Length: +5")
+    limits = {"connections_max": 2}
+    async with start_router([], {"limits": limits}) as running:
+        held = []
+        for _ in range(6):
+            held.append(await asyncio.open_connection("127.0.0.1", running.port))
+            held[-1][1].write(bad)
+            await asyncio.sleep(0.02)
+        assert len(running.server.lingering) == 3
+        assert not running.server.connections  # who lingers takes no other client's place
+        assert not running.server.working
+        assert (await running.raw(post(LENGTH, b"Connection: close"))).startswith(b"HTTP/1.1 503")
+        writer = held[0][1]
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < 64 << 20:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+                sent += 65536
+        assert sent < 64 << 20
+        async with asyncio.timeout(2):
+            while running.server.lingering:
+                await asyncio.sleep(0.02)
+        for _, writer in held:
+            writer.close()
+
+
+async def test_too_many_clients_are_told_so(start_engine: Any, start_router: Any) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine], {"limits": {"connections_max": 1}}) as running:
+        held = await asyncio.open_connection("127.0.0.1", running.port)
+        await asyncio.sleep(0.02)
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(post(LENGTH))  # it has sent its request before it can know
+        raw = await reader.read()
+        assert raw.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in raw
+        for _, each in (held, (reader, writer)):
+            each.close()
+    assert not engine.seen
