@@ -21,6 +21,11 @@ _MESSAGES = {
     Shed.DEADLINE: "every endpoint is saturated; the request has waited as long as it may",
 }
 
+_OVERFULL = 2.0
+"""Times as full as what makes an endpoint saturated. Under twice the load it takes, on a simulation
+of the Mooncake conversation trace, avoiding such endpoints cuts the p90 TTFT of the urgent class
+from 15 to 6 s and costs 5 % of throughput; avoiding all full ones would cost 10 % and more."""
+
 
 def _ignore(error: Exception) -> None:
     """Nobody listens."""
@@ -52,6 +57,15 @@ class Admission:
         """Whether a request should wait here. The policy has chosen `slot`; where that is full
         and others are not, it still knows best: what is cached there may be worth the wait."""
         return self.saturation.full(slot) and not self._has_room(request)
+
+    def hurries(self, request: Request, slot: int) -> bool:
+        """Whether an urgent request should not wait at this endpoint for what is cached there:
+        it is far too full, and less urgent requests have to wait at the router meanwhile."""
+        return self.flow.yields(request.priority) and self.saturation.full(slot, _OVERFULL)
+
+    def overfull(self) -> list[int]:
+        """The slots that an urgent request avoids, unless there are no others."""
+        return self.saturation.full_slots(_OVERFULL)
 
     def hold(self, request: Request, attempt: int = 1, tried: tuple[int, ...] = ()) -> list[Reject]:
         """Let a request wait; return who is turned away for it, perhaps itself."""

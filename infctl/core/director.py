@@ -150,7 +150,11 @@ class Director:
         self, request: Request, tried: tuple[int, ...] = ()
     ) -> tuple[Column, Choice | None]:
         cached = self._estimate(request)
-        return cached, self.pipeline.decide(request, self.fleet, cached, self._random, tried)
+        choice = self.pipeline.decide(request, self.fleet, cached, self._random, tried)
+        if choice is not None and self.flow and self.admission.hurries(request, choice.slot):
+            avoided = (*tried, *self.admission.overfull())
+            choice = self.pipeline.decide(request, self.fleet, cached, self._random, avoided)
+        return cached, choice
 
     def _dispatch(
         self,
@@ -283,6 +287,8 @@ class Director:
     def _leg_failed(self, event: ev.LegFailed) -> list[Command]:
         flight = self._release(event.request_id)
         if flight is None:
+            if event.started:
+                self.flow.remove(event.request_id)
             return []
         flight.decision.outcome = f"failed: {event.reason}"
         self.index.forget(flight.slot, flight.added)

@@ -213,6 +213,10 @@ class FlowControl:
         found = self._lanes.get(lane)
         return found is not None and any(found.counts[: priority + 1])
 
+    def yields(self, priority: int) -> bool:
+        """Whether anything of a lower class waits."""
+        return any(each.count for each in self._classes[priority + 1 :])
+
     def lanes(self) -> list[tuple[Hashable, Request]]:
         """Lanes to try now, each with one of its requests; where there are many, others the next
         time."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from infctl.core.fleet import Column, Fleet, Load
+    from infctl.core.fleet import Column, Fleet, Load, Mask
 
 _NEVER = float("inf")
 
@@ -71,25 +71,34 @@ class Saturation:
         else:
             cells["queued_max"][slot] = _NEVER
 
-    def full(self, slot: int) -> bool:
-        """Whether one more request would only wait at this endpoint."""
+    def full(self, slot: int, times: float = 1.0) -> bool:
+        """Whether one more request would only wait at this endpoint; or, whether so many `times`
+        as much waits there."""
         fleet = self._fleet
         cells = fleet.cells
-        backlog_ms = self._backlog_ms
+        backlog_ms = self._backlog_ms * times
         if (
             cells["pending_tokens"][slot] * cells["ms_per_token"][slot] >= backlog_ms
             and cells["free_at_ms"][slot] - fleet.now_ms >= backlog_ms
         ):
             return True
         return (
-            cells["queued"][slot] >= cells["queued_max"][slot]
+            cells["queued"][slot] >= cells["queued_max"][slot] * times
             and cells["unstarted"][slot] >= _KEPT_WAITING
         )
 
     def room(self, penalty: Column) -> bool:
         """Whether any endpoint is not full, of those where `penalty` is 0 and not −inf."""
-        fleet, backlog_ms = self._fleet, self._backlog_ms
-        busy = fleet.pending_tokens * fleet.ms_per_token >= backlog_ms
-        busy &= fleet.free_at_ms - fleet.now_ms >= backlog_ms
-        busy |= (fleet.queued >= fleet.queued_max) & (fleet.unstarted >= _KEPT_WAITING)
-        return bool(np.where(busy, -np.inf, penalty).max(initial=-np.inf) == 0.0)
+        return bool(np.where(self._full(1.0), -np.inf, penalty).max(initial=-np.inf) == 0.0)
+
+    def full_slots(self, times: float) -> list[int]:
+        """The slots that are `full`."""
+        found: list[int] = np.flatnonzero(self._full(times)).tolist()
+        return found
+
+    def _full(self, times: float) -> Mask:
+        fleet, backlog_ms = self._fleet, self._backlog_ms * times
+        full = fleet.pending_tokens * fleet.ms_per_token >= backlog_ms
+        full &= fleet.free_at_ms - fleet.now_ms >= backlog_ms
+        full |= (fleet.queued >= fleet.queued_max * times) & (fleet.unstarted >= _KEPT_WAITING)
+        return full

@@ -11,10 +11,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from infctl.core import events as ev
+from infctl.core.commands import Reject
 from infctl.router.wire import answer, dechunk, error_body, request_head, response_head
 
 if TYPE_CHECKING:
-    from infctl.core.commands import Dispatch, Reject
+    from infctl.core.commands import Dispatch, Shed
     from infctl.core.fleet import Endpoint
     from infctl.core.request import Request
     from infctl.router.driver import Router
@@ -33,8 +34,8 @@ class Exchange:
     __slots__ = (
         "_held", "_legacy", "_link", "_paused", "_resent", "_response", "_scanned", "arrived",
         "attempt", "body", "connection", "done", "endpoint", "events", "expected_cached",
-        "first_byte", "head", "heard", "request", "request_id", "router", "sent_bytes", "slot",
-        "status", "tail", "usage",
+        "first_byte", "head", "heard", "queue_ms", "request", "request_id", "router",
+        "sent_bytes", "shed", "slot", "status", "tail", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,8 @@ class Exchange:
         self.attempt = 0
         self.endpoint: Endpoint | None = None
         self.expected_cached = 0
+        self.queue_ms = 0.0
+        self.shed: Shed | None = None
         self.status = 0
         self.sent_bytes = 0
         self.events = 0
@@ -83,6 +86,7 @@ class Exchange:
             return
         self.slot, self.endpoint, self.attempt = command.slot, endpoint, command.attempt
         self.expected_cached = command.cached_tokens
+        self.queue_ms += command.queue_ms
         self._resent = False
         link = pool.take()
         if link is not None:
@@ -97,15 +101,22 @@ class Exchange:
                 raise ConnectionError("the endpoint is gone")
             link = await pool.connect(self.router.limits.connect_s)
         except OSError as error:
-            if not self.done and self.attempt == attempt:
+            if self._wants(attempt):
                 reason = "timed out" if isinstance(error, TimeoutError) else error
                 self.router.connect_failed(self.slot)
-                self.router.leg_failed(self, f"cannot connect: {reason}")
+                # Ejecting the endpoint may have failed this leg already.
+                if self._wants(attempt):
+                    self.router.leg_failed(self, f"cannot connect: {reason}")
             return
-        if self.done or self.attempt != attempt:
-            pool.put_back(link)
-        else:
+        if self._wants(attempt):
             self._send(link)
+        else:
+            pool.put_back(link)
+
+    def _wants(self, attempt: int) -> bool:
+        """Whether this attempt still goes on: not over, not followed by another, not waiting for
+        one."""
+        return not self.done and self.attempt == attempt and self.slot >= 0
 
     def _send(self, link: Link) -> None:
         self._link = link
@@ -120,7 +131,8 @@ class Exchange:
 
     def reject(self, command: Reject) -> None:
         """Answer with an error of our own."""
-        self.status = command.status
+        self.status, self.shed = command.status, command.shed
+        self.queue_ms += command.queue_ms
         body = error_body(command.status, command.message)
         close = not self.connection.keeps(self.head)
         data = answer(
@@ -238,6 +250,16 @@ class Exchange:
             return
         self._close(ok=False)
         self.connection.abort()
+
+    def end(self, reason: str) -> None:
+        """The router stops: a 503 where nothing has been sent yet, a broken stream elsewhere."""
+        if self.done:
+            return
+        if self.first_byte:
+            self.cut(reason)
+        else:
+            self.abort_leg()
+            self.reject(Reject(self.request.id, 503, reason, 1))
 
     # --- the client -------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ class Service:
         metrics_port = self._profile.observability.metrics_port
         router = Router(
             self._pipeline, routing, self._engines, self._options.seed or time.time_ns(),
-            own_metrics_port=metrics_port is not None,
+            own_metrics_port=metrics_port is not None, speed=self._options.speed,
         )  # fmt: skip
         router.telemetry.open_log(self._options.log_format, time.time)
         discovery = Discovery(router, self._engines, routing.health, self._options.speed)
@@ -197,10 +197,9 @@ class Service:
         deadline = router.now() + self._profile.routing.drain_s / self._options.speed
         while (router.exchanges or server.working) and router.now() < deadline:
             await asyncio.sleep(0.05)
-        cut = list(router.exchanges.values())
-        router.telemetry.log("drained", cut=len(cut))
-        for exchange in cut:
-            exchange.cut("the router is shutting down")
+        cut = sum(1 for e in router.exchanges.values() if e.first_byte)
+        router.telemetry.log("drained", cut=cut, refused=len(router.exchanges) - cut)
+        router.end("the router is shutting down")
 
     def _close(self, discovery: Discovery, router: Router) -> None:
         for task in self._tasks:
