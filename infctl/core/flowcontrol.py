@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
     from infctl.core.request import Request
 
-_QUANTUM_TOKENS = 4096.0
+_QUANTUM_TOKENS = 512.0
+_SLACK_TOKENS = 1.0
+"""Far above rounding errors; what is missing is charged all the same."""
+
 _BYTES_MAX = 1 << 30
 """Of request bodies that wait."""
 
@@ -137,14 +140,14 @@ class _Class:
             return None
         # All the rounds at once in which nobody's deficit would do.
         missing = min(head.tokens - tenants[name].deficit for name, head in heads.items())
-        if missing > 0.0:
+        if missing > _SLACK_TOKENS:
             grant = math.ceil(missing / _QUANTUM_TOKENS) * _QUANTUM_TOKENS
             for name in heads:
                 tenants[name].deficit += grant
         while True:
             name = turns[0]
             head = heads.get(name)
-            if head is not None and head.tokens <= tenants[name].deficit:
+            if head is not None and head.tokens - tenants[name].deficit <= _SLACK_TOKENS:
                 return head
             turns.rotate(-1)
 
