@@ -135,9 +135,11 @@ def _explained(found: dict[str, Any]) -> list[RenderableType]:
 
 def _headline(decision: dict[str, Any], policy: str) -> str:
     attempt = f", attempt {decision['attempt']}" if decision["attempt"] > 1 else ""
+    waited = f", after {decision['queue_ms'] / 1000:.1f} s in the queue"
     return (
         f"{decision['request']} → {decision['endpoint']} by {policy}{attempt}, "
         f"{decision['age_s']:.1f} s ago, about {decision['prompt_tokens']:,} prompt tokens"
+        + (waited if decision["queue_ms"] else "")
     )
 
 

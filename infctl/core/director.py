@@ -2,7 +2,8 @@
 
 Choice and in-flight accounting are one step, so a burst cannot herd onto one endpoint while its
 metrics are a second old. What a dispatch will probably leave in an endpoint's cache enters the
-prefix index at once; a request that fails takes it back.
+prefix index at once; a request that fails takes it back. While every endpoint that may serve a
+request is saturated or on its way up, the request waits here; whatever frees room lets it go.
 """
 
 from __future__ import annotations
@@ -12,20 +13,27 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from infctl.core import events as ev
+from infctl.core.admission import Admission
 from infctl.core.budget import Budget
 from infctl.core.commands import Abort, Command, Dispatch, Reject
 from infctl.core.fleet import Fleet, State
+from infctl.core.flowcontrol import FlowControl
 from infctl.core.latency import Latency
 from infctl.core.learning import BYTES_PER_TOKEN, Experience
 from infctl.core.ledger import Decision, Ledger, Row, rows
 from infctl.core.prefix import PrefixIndex
+from infctl.core.saturation import Saturation
 
 if TYPE_CHECKING:
     from random import Random
 
     from infctl.core.fleet import Column, Endpoint
+    from infctl.core.flowcontrol import Held
     from infctl.core.request import Request
-    from infctl.core.scheduling import Pipeline
+    from infctl.core.scheduling import Choice, Pipeline
+
+_COMING = (State.STARTING, State.EJECTED)
+"""States of an endpoint that is worth waiting for."""
 
 _KV_UNKNOWN_TOKENS = 400_000
 _RETRIES_SAVED_MAX = 1000.0
@@ -33,10 +41,19 @@ _RETRIES_SAVED_MAX = 1000.0
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What of the profile the Director itself needs."""
+    """What of the profile the Director itself needs.
+
+    At most `queue_max` requests wait at the router, each for `queue_s`, in as many classes as
+    there are `priorities`. An endpoint with `backlog_s` of prompts ahead is saturated: some steps
+    of the largest chunks engines compute at once, so that their prefill never runs dry.
+    """
 
     attempts_max: int = 3
     retry_share: float = 0.2
+    queue_max: int = 2000
+    queue_s: float = 30.0
+    priorities: tuple[str, ...] = ("interactive", "batch")
+    backlog_s: float = 1.0
 
 
 class Flight(msgspec.Struct, gc=False):
@@ -65,7 +82,12 @@ class Director:
         self.index = PrefixIndex()
         self.latency = Latency(self.fleet)
         self.pipeline = pipeline
-        self.settings = settings or Settings()
+        self.settings = settings = settings or Settings()
+        self.saturation = Saturation(self.fleet, settings.backlog_s * 1000.0)
+        self.flow = FlowControl(len(settings.priorities), settings.queue_max)
+        self.admission = Admission(
+            self.fleet, pipeline, self.saturation, self.flow, settings.queue_s
+        )
         self.retries = Budget(self.settings.retry_share, _RETRIES_SAVED_MAX)
         self.flights: dict[str, Flight] = {}
         self.experience = Experience()
@@ -83,18 +105,23 @@ class Director:
             ev.EndpointLeft: self._left,
             ev.EndpointChanged: self._changed,
             ev.LoadReported: self._reported,
+            ev.Tick: self._tick,
         }
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Take in one event at monotonic time `now` (seconds); return what is to be done."""
         self.fleet.now_ms = now * 1000.0
-        return self._handlers[type(event)](event)  # type: ignore[operator,no-any-return]
+        commands: list[Command] = self._handlers[type(event)](event)  # type: ignore[operator]
+        if self.flow:
+            commands = commands + self._release_held()
+        return commands
 
     def configure(self, pipeline: Pipeline, settings: Settings) -> None:
         """Go on by another profile: fleet, index, flights and what was learned stay."""
         self.pipeline = pipeline
         self.settings = settings
         self.retries.share = settings.retry_share
+        self.admission.configure(pipeline, settings.queue_s, settings.queue_max)
 
     def explain(self, request: Request, now: float) -> tuple[list[Row], int]:
         """How every endpoint would rate for this request now, and the slot of the best (−1 where
@@ -108,7 +135,16 @@ class Director:
 
     def _arrived(self, event: ev.RequestArrived) -> list[Command]:
         self.retries.earn()
-        return [self._dispatch(event.request, 1, ())]
+        request = event.request
+        if self.flow and self.admission.behind(request):
+            self.experience.estimate(request)
+            return [*self.admission.hold(request)]
+        cached, choice = self._choose(request)
+        if choice is None:
+            return self._unserved(request)
+        if self.admission.saturated(request, choice.slot):
+            return [*self.admission.hold(request)]
+        return [self._dispatch(request, 1, (), cached, choice)]
 
     def _estimate(self, request: Request) -> Column:
         """Fill in the prompt's tokens; return the tokens expected to hit at each slot."""
@@ -117,12 +153,26 @@ class Director:
         matched /= ratio
         return matched
 
-    def _dispatch(self, request: Request, attempt: int, tried: tuple[int, ...]) -> Command:
-        fleet = self.fleet
+    def _choose(
+        self, request: Request, tried: tuple[int, ...] = ()
+    ) -> tuple[Column, Choice | None]:
         cached = self._estimate(request)
-        choice = self.pipeline.decide(request, fleet, cached, self._random, tried)
-        if choice is None:
-            return self._refuse(request)
+        choice = self.pipeline.decide(request, self.fleet, cached, self._random, tried)
+        if choice is not None and self.flow and self.admission.hurries(request, choice.slot):
+            avoided = (*tried, *self.admission.overfull())
+            choice = self.pipeline.decide(request, self.fleet, cached, self._random, avoided)
+        return cached, choice
+
+    def _dispatch(
+        self,
+        request: Request,
+        attempt: int,
+        tried: tuple[int, ...],
+        cached: Column,
+        choice: Choice,
+        queue_ms: float = 0.0,
+    ) -> Command:
+        fleet = self.fleet
         slot = choice.slot
         hit = float(cached[slot])
         cells = fleet.cells
@@ -139,6 +189,7 @@ class Director:
             choice=choice,
             expected_ttft_ms=expected_ms,
             expected_cached_tokens=hit,
+            queue_ms=queue_ms,
         )
         self.ledger.add(decision)
         self.flights[request.id] = Flight(
@@ -158,7 +209,8 @@ class Director:
             cells["pending"][slot] += 1.0
             cells["pending_tokens"][slot] += uncached
         self.latency.dispatched(slot, uncached, fleet.now_ms)
-        return Dispatch(request.id, slot, attempt, int(hit))
+        self.saturation.dispatched(slot)
+        return Dispatch(request.id, slot, attempt, int(hit), queue_ms)
 
     def _endpoints(self) -> tuple[Endpoint | None, ...]:
         """The slots as a tuple that decisions share until the fleet changes."""
@@ -173,12 +225,34 @@ class Director:
         own_ms = cells["overhead_ms"][slot] + uncached * cells["ms_per_token"][slot]
         return queue_ms + own_ms + cells["rtt_ms"][slot]
 
-    def _refuse(self, request: Request) -> Reject:
-        known = any(request.model in e.models for _, e in self.fleet)
-        if known or not len(self.fleet):
-            return Reject(request.id, 503, "no endpoint is ready to serve this", 1)
-        message = f"The model `{request.model}` does not exist."
-        return Reject(request.id, 404, message)
+    def _unserved(
+        self, request: Request, attempt: int = 1, tried: tuple[int, ...] = ()
+    ) -> list[Command]:
+        """Nothing ready may serve this: wait for what is on its way up, or say so."""
+        fleet = self.fleet
+        states = [fleet.states[slot] for slot, e in fleet if request.model in e.models]
+        if any(state in _COMING for state in states):
+            return [*self.admission.hold(request, attempt, tried)]
+        if states or not len(fleet):
+            return [Reject(request.id, 503, "no endpoint is ready to serve this", 1)]
+        return [Reject(request.id, 404, f"The model `{request.model}` does not exist.")]
+
+    def _release_held(self) -> list[Command]:
+        return [command for held in self.admission.released() for command in self._resume(held)]
+
+    def _resume(self, held: Held) -> list[Command]:
+        request, queue_ms = held.request, self.fleet.now_ms - held.since_ms
+        try:
+            cached, choice = self._choose(request, held.tried)
+        except Exception as error:  # a policy that raises costs this request, not whose event it is
+            self.admission.on_bug(error)
+            return [Reject(request.id, 500, "the routing policy failed", queue_ms=queue_ms)]
+        if choice is None:
+            return self._unserved(request, held.attempt, held.tried)
+        return [self._dispatch(request, held.attempt, held.tried, cached, choice, queue_ms)]
+
+    def _tick(self, _: ev.Tick) -> list[Command]:
+        return [*self.admission.expired()]
 
     def _first_byte(self, event: ev.FirstByte) -> list[Command]:
         flight = self.flights.get(event.request_id)
@@ -189,6 +263,7 @@ class Director:
         flight.decision.ttft_ms = now_ms - flight.dispatched_ms
         if self._current(flight):
             self._leave_queue(flight)
+            self.saturation.began(flight.slot)
             self.latency.first_byte(
                 flight.slot, self._pool(flight.slot), flight.uncached, flight.dispatched_ms, now_ms
             )
@@ -197,6 +272,7 @@ class Director:
     def _finished(self, event: ev.RequestFinished) -> list[Command]:
         flight = self._release(event.request_id)
         if flight is None:
+            self.flow.remove(event.request_id)
             return []
         flight.decision.outcome = "answered" if event.ok else "answered with an error"
         if not event.ok:
@@ -208,6 +284,7 @@ class Director:
     def _cancelled(self, event: ev.RequestCancelled) -> list[Command]:
         flight = self._release(event.request_id)
         if flight is None:
+            self.flow.remove(event.request_id)
             return []
         flight.decision.outcome = "cancelled by the client"
         if not flight.first_byte_ms:
@@ -217,6 +294,8 @@ class Director:
     def _leg_failed(self, event: ev.LegFailed) -> list[Command]:
         flight = self._release(event.request_id)
         if flight is None:
+            if event.started:
+                self.flow.remove(event.request_id)
             return []
         flight.decision.outcome = f"failed: {event.reason}"
         self.index.forget(flight.slot, flight.added)
@@ -229,7 +308,11 @@ class Director:
         if not self.retries.spend():
             message = f"the retry budget is used up; the endpoint failed: {event.reason}"
             return [Reject(request.id, 503, message, 1)]
-        return [self._dispatch(request, flight.attempt + 1, tried)]
+        cached, choice = self._choose(request, tried)
+        if choice is None:
+            return self._unserved(request, flight.attempt + 1, tried)
+        # It has waited already: no second time, even where every endpoint is full.
+        return [self._dispatch(request, flight.attempt + 1, tried, cached, choice)]
 
     def _release(self, request_id: str) -> Flight | None:
         flight = self.flights.pop(request_id, None)
@@ -237,9 +320,11 @@ class Director:
             return flight
         cells = self.fleet.cells
         cells["inflight"][flight.slot] -= 1.0
-        if flight.request.stream and not flight.first_byte_ms:
-            self._leave_queue(flight)
-            self.latency.left_queue(flight.slot, self.fleet.now_ms)
+        if not flight.first_byte_ms:
+            self.saturation.began(flight.slot)
+            if flight.request.stream:
+                self._leave_queue(flight)
+                self.latency.left_queue(flight.slot, self.fleet.now_ms)
         return flight
 
     def _leave_queue(self, flight: Flight) -> None:
@@ -272,6 +357,7 @@ class Director:
             self._left(ev.EndpointLeft(endpoint.id))
         slot = self.fleet.add(endpoint, event.state)
         self.latency.join(slot, endpoint.pool)
+        self.saturation.join(slot)
         self._bound_index(slot, endpoint, endpoint.kv_capacity_tokens)
         return []
 
@@ -299,6 +385,7 @@ class Director:
         if slot is None:
             return []
         self.fleet.report(slot, event.load)
+        self.saturation.reported(slot, event.load)
         endpoint, load = self.fleet.slots[slot], event.load
         if endpoint is not None and load is not None and load.kv_capacity_tokens:
             self._bound_index(slot, endpoint, load.kv_capacity_tokens)

@@ -86,6 +86,10 @@ class LoadReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=
     load: Load | None
 
 
+class Tick(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Time has passed: deadlines may be over. Drivers send one about once a second."""
+
+
 Event = (
     RequestArrived
     | FirstByte
@@ -96,4 +100,5 @@ Event = (
     | EndpointLeft
     | EndpointChanged
     | LoadReported
+    | Tick
 )

@@ -22,7 +22,8 @@ _CELLS_MAX = 2_000_000
 
 
 class Decision(msgspec.Struct, gc=False):
-    """One choice of an endpoint. `name` is the request id clients see; times in ms.
+    """One choice of an endpoint. `name` is the request id clients see; times in ms; `queue_ms` is
+    how long it waited at the router before.
 
     `endpoints` are the fleet's slots at the time. What came true is None until known, and where
     the engine or the request's form does not tell (TTFT of an answer that is not streamed).
@@ -38,6 +39,7 @@ class Decision(msgspec.Struct, gc=False):
     choice: Choice
     expected_ttft_ms: float
     expected_cached_tokens: float
+    queue_ms: float = 0.0
     ttft_ms: float | None = None
     cached_tokens: int | None = None
     outcome: str = "in flight"

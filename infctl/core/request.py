@@ -21,12 +21,13 @@ class Request(msgspec.Struct, gc=False):
 
     `prompt_bytes` is the length of the prompt's text as sent, `extra_tokens` an estimate for what
     is not text (image and audio parts); only `plain_text` prompts teach how many bytes a token
-    takes. A request that does not `stream` never shows when its prefill ended. `tenant` is whom it
-    is counted for, `priority` the index of its class (0 is the most urgent). `blocks` are the
-    prompt's chained hashes (core.prefix), empty without a prompt. `prompt_tokens` is filled in by
-    the Director, which knows how many bytes a token of this model takes, and so is
-    `output_tokens`, what answers of this model usually take, at most `max_tokens`. `max_tokens`
-    0: the client set none.
+    takes. A request that does not `stream` never shows when its prefill ended. `tenant` is who it
+    is counted for, `priority` the index of its class (0 is the most urgent), `patience_s` how long
+    the client is ready to wait for its turn (0: as long as the router allows), `body_bytes` what
+    keeping the request takes. `blocks` are the prompt's chained hashes (core.prefix), empty without
+    a prompt. `prompt_tokens` is filled in by the Director, which knows how many bytes a token of
+    this model takes, and so is `output_tokens`, what answers of this model usually take, at most
+    `max_tokens`. `max_tokens` 0: the client set none.
     """
 
     id: str
@@ -41,6 +42,8 @@ class Request(msgspec.Struct, gc=False):
     plain_text: bool = True
     tenant: str = ""
     priority: int = 0
+    patience_s: float = 0.0
+    body_bytes: int = 0
     role: Role = Role.UNIFIED
     prompt_tokens: float = 0.0
     output_tokens: float = 0.0

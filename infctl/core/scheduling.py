@@ -110,6 +110,10 @@ class Pipeline:
         self._masks: dict[tuple[Hashable, ...], _Allowed] = {}
         self._masks_version = -1
 
+    def key(self, request: Request) -> Hashable:
+        """Requests with equal keys may use the same endpoints."""
+        return tuple([f.key(request) for _, f in self.filters])
+
     def allowed(self, request: Request, fleet: Fleet) -> _Allowed:
         """Who may serve the request, by all filters."""
         if self._masks_version != fleet.version or len(self._masks) > _MASKS_MAX:

@@ -165,6 +165,24 @@ class EngineTls(Part):
         return self
 
 
+class Flow(Part):
+    """Requests wait here while every endpoint that may serve them is saturated or starting.
+
+    At most `queue_max` wait, each for at most `queue_s`; the rest is answered 429 with Retry-After.
+    `priorities` are the classes clients may name, the most urgent first; it is also the default.
+    """
+
+    queue_max: Count = 2000
+    queue_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    priorities: Annotated[list[Name], Field(min_length=1, max_length=8)] = ["interactive", "batch"]
+
+    @model_validator(mode="after")
+    def _each_class_once(self) -> Self:
+        if len(set(self.priorities)) < len(self.priorities):
+            raise ValueError("priorities names a class twice")
+        return self
+
+
 class Routing(Part):
     """The policy, and what protects the router. `extra_paths` extends the allow-list.
 
@@ -182,6 +200,7 @@ class Routing(Part):
     retry_share: Annotated[float, Field(ge=0, le=1)] = 0.2
     drain_s: Annotated[float, Field(ge=0)] = 30.0
     extra_paths: list[Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")]] = []
+    flow: Flow = Flow()
     limits: Limits = Limits()
     health: Health = Health()
     keys_file: str | None = None

@@ -126,6 +126,7 @@ class Admin:
             totals[key] = sum(row[key] or 0 for row in rows)
         usages = [row["kv_usage"] for row in rows if row["kv_usage"] is not None]
         totals["kv_usage"] = sum(usages) / len(usages) if usages else None
+        totals["queued"] = len(self._router.director.flow)
         name = self._router.director.pipeline.name
         return {"policy": name, "endpoints": rows, "totals": totals}
 
@@ -174,6 +175,7 @@ def _decision(decision: Decision, now_ms: float) -> dict[str, Any]:
         "model": decision.model,
         "age_s": round((now_ms - decision.at_ms) / 1000.0, 3),
         "attempt": decision.attempt,
+        "queue_ms": round(decision.queue_ms, 1),
         "endpoint": endpoint.id if endpoint else None,
         "prompt_tokens": round(decision.prompt_tokens),
         "expected": {

@@ -31,11 +31,10 @@ class Credentials(msgspec.Struct, frozen=True):
     token: bytes | None
 
 
-def load(routing: Routing, token_file: str | None, classes: Sequence[str] = ()) -> Credentials:
-    """Read every file. `classes` are the names of the profile's priorities, most urgent first.
-    Raises InputError, MachineError."""
+def load(routing: Routing, token_file: str | None) -> Credentials:
+    """Read every file. Raises InputError, MachineError."""
     return Credentials(
-        keys=_keys(routing.keys_file, classes) if routing.keys_file else None,
+        keys=_keys(routing.keys_file, routing.flow.priorities) if routing.keys_file else None,
         server=server_context(routing.tls) if routing.tls else None,
         engines=engine_context(routing.engine_tls) if routing.engine_tls else None,
         token=_token(Path(token_file)) if token_file else None,
@@ -47,16 +46,15 @@ def _keys(file: str, classes: Sequence[str]) -> list[tuple[Key, int]]:
 
 
 def _priority(key: Key, classes: Sequence[str], file: str) -> int:
-    if isinstance(key.priority, int):
+    if isinstance(key.priority, int) and key.priority < len(classes):
         return key.priority
     if key.priority not in classes:
-        known = f"It has: {', '.join(classes)}." if classes else "It names none."
         raise InputError(
             f"key {key.name!r}: the profile has no priority {key.priority!r}",
             where=file,
-            hint=known,
+            hint=f"It has: {', '.join(classes)}.",
         )
-    return classes.index(key.priority)
+    return classes.index(str(key.priority))
 
 
 def _token(file: Path) -> bytes:

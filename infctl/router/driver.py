@@ -49,43 +49,50 @@ class Router:
         engines: Mapping[str, Engine],
         seed: int,
         own_metrics_port: bool = False,
+        speed: float = 1.0,
     ) -> None:
         self.limits: Limits = routing.limits
         self.keys: Keyring | None = None
         self.engine_trust = EngineTrust()
-        self.director = Director(
-            pipeline, Random(seed), Settings(routing.attempts_max, routing.retry_share)
-        )
+        self.director = Director(pipeline, Random(seed), _settings(routing, speed))
+        self.director.admission.on_bug = self.on_policy_bug
         self.pools: dict[int, Pool] = {}
         self.exchanges: dict[str, Exchange] = {}
-        self.telemetry = Telemetry()
+        self.telemetry = Telemetry(routing.flow.priorities)
         self.stalls = Stalls(self)
         self.now = asyncio.get_running_loop().time
+        self._speed = speed
         self._own_metrics_port = own_metrics_port
         self._tasks: set[asyncio.Task[None]] = set()
         self._capabilities = {kind: engine.capabilities for kind, engine in engines.items()}
         self._added: dict[tuple[str, Asked], bytes] = {}
         owned = {field for engine in engines.values() for field in engine.owned_fields}
-        self.intake = Intake(owned, routing.extra_paths, seed)
+        self.intake = Intake(owned, routing.extra_paths, seed, routing.flow.priorities)
 
     def configure(self, pipeline: Pipeline, routing: Routing) -> None:
         """Go on by another policy and other limits; requests in flight keep running, and what was
         learned stays."""
         self.limits = routing.limits
-        self.director.configure(pipeline, Settings(routing.attempts_max, routing.retry_share))
+        self.director.configure(pipeline, _settings(routing, self._speed))
         self.intake.paths = POST_PATHS | {p.encode() for p in routing.extra_paths}
 
     # --- events and commands ----------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
-        """Tell the Director and do what it asks. A policy that raises costs its request, told by
-        a 500 and a log line, and nothing else."""
+        """Tell the Director and do what it asks."""
+        self._perform_all(self._tell(event))
+
+    def _tell(self, event: ev.Event) -> list[Command]:
+        """What the Director asks for. A policy that raises costs its request, told by a 500 and a
+        log line, and nothing else."""
         try:
-            commands = self.director.handle(event, self.now())
+            return self.director.handle(event, self.now())
         except Exception as error:
-            self.telemetry.bug("policy", error)
+            self.on_policy_bug(error)
             request_id = _request_id(event)
-            commands = [Reject(request_id, 500, "the routing policy failed")] if request_id else []
+            return [Reject(request_id, 500, "the routing policy failed")] if request_id else []
+
+    def _perform_all(self, commands: list[Command]) -> None:
         for command in commands:
             self._perform(command)
 
@@ -163,6 +170,10 @@ class Router:
     def on_refused(self, status: int) -> None:
         self.telemetry.refused[status] += 1
 
+    def on_policy_bug(self, error: Exception) -> None:
+        """A filter, scorer or picker raised."""
+        self.telemetry.bug("policy", error)
+
     def on_bug(self, error: Exception) -> None:
         self.telemetry.bug("request", error)
 
@@ -201,6 +212,7 @@ class Router:
             return
         then = "continues" if resumable else "cut" if started else "retries"
         self.telemetry.leg_failed(exchange, reason, then)
+        exchange.slot = -1
         self.handle(ev.LegFailed(exchange.request.id, reason, started, resumable))
         if started and not resumable and not exchange.done:
             exchange.cut(reason)
@@ -282,10 +294,12 @@ class Router:
     def join(self, endpoint: Endpoint, state: State) -> None:
         """An endpoint was discovered."""
         self.leave(endpoint.id, "the endpoint was replaced")
-        self.handle(ev.EndpointJoined(endpoint, state))
+        commands = self._tell(ev.EndpointJoined(endpoint, state))
         slot = self.director.fleet.slot_of(endpoint.id)
         if slot is not None:
             self.pools[slot] = Pool(endpoint, self.engine_trust)
+        # Only now: requests that waited for this endpoint need its connections.
+        self._perform_all(commands)
 
     def leave(self, endpoint_id: str, reason: str = "the endpoint left the fleet") -> None:
         """An endpoint is gone; what it had not begun to answer goes elsewhere."""
@@ -339,6 +353,7 @@ class Router:
 
     def sweep(self) -> None:
         """Fail what waits too long, and count streamed events; call about once a second."""
+        self.handle(ev.Tick())
         now = self.now()
         for exchange in list(self.exchanges.values()):
             self.telemetry.streamed(exchange)
@@ -348,6 +363,25 @@ class Router:
             elif reason:
                 exchange.on_failure(reason, clean=False)
         self.telemetry.tick(now)
+
+    def end(self, reason: str) -> None:
+        """Answer or cut everything that is still here; those that wait go first, so that none is
+        sent to an endpoint for what another one frees."""
+        for exchange in sorted(self.exchanges.values(), key=lambda e: e.endpoint is not None):
+            exchange.end(reason)
+
+
+def _settings(routing: Routing, speed: float) -> Settings:
+    """Where engines run `speed` times faster than life, waiting is as much shorter."""
+    flow = routing.flow
+    return Settings(
+        attempts_max=routing.attempts_max,
+        retry_share=routing.retry_share,
+        queue_max=flow.queue_max,
+        queue_s=flow.queue_s / speed,
+        priorities=tuple(flow.priorities),
+        backlog_s=Settings().backlog_s / speed,
+    )
 
 
 def _request_id(event: ev.Event) -> str | None:

@@ -8,6 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from infctl.core.commands import Shed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -36,6 +38,7 @@ class _Snapshot(Collector):
         yield from self._per_endpoint()
         yield from self._latencies()
         yield from self._loads()
+        yield from self._queue()
         yield from self._router()
 
     def _rows(self) -> Iterator[tuple[int, Endpoint, EndpointStats, list[str]]]:
@@ -97,6 +100,29 @@ class _Snapshot(Collector):
         for _, endpoint, _, labels in self._rows():
             missing.add_metric(labels, len(self._telemetry.missing_series.get(endpoint.id, ())))
         yield missing
+
+    def _queue(self) -> Iterator[Metric]:
+        classes, flow = self._telemetry.classes, self._director.flow
+        requests = GaugeMetricFamily(
+            "infctl_queued_requests", "Requests waiting at the router", labels=("priority",)
+        )
+        tokens = GaugeMetricFamily(
+            "infctl_queued_tokens", "Their prompt and expected output tokens", labels=("priority",)
+        )
+        times = HistogramMetricFamily(
+            "infctl_queue_time_seconds", "Time at the router of those that waited or were shed",
+            labels=("priority",),
+        )  # fmt: skip
+        shed = CounterMetricFamily(
+            "infctl_shed", "Requests flow control turned away", labels=("priority", "reason")
+        )
+        for (name, stats), (count, size) in zip(classes.items(), flow.waiting(), strict=True):
+            requests.add_metric([name], count)
+            tokens.add_metric([name], size)
+            times.add_metric([name], list(stats.queue.cumulative()), stats.queue.total)
+            for reason in Shed:
+                shed.add_metric([name, reason.value], stats.shed[reason])
+        yield from (requests, tokens, times, shed)
 
     def _router(self) -> Iterator[Metric]:
         telemetry, director = self._telemetry, self._director

@@ -56,6 +56,8 @@ _IMAGE_TOKENS = 1024
 _NAME_MAX = 512
 """Characters of a model's name, which is logged, echoed and kept; of a salt that is kept."""
 
+_PATIENCE = re.compile(rb"[0-9]{1,6}(\.[0-9]{1,6})?\Z")
+
 _FALSE = (None, False, 0, "", "0", "false", "False", "no", "off")
 
 _PART = re.compile(rb'"(?:image_url|input_image|image|input_audio|audio_url|video_url|file)"\s*:')
@@ -92,9 +94,16 @@ _IDS_PROMPT_BYTES_MAX = 32_768
 
 
 class Intake:
-    """Parses bodies. `owned_fields` are stripped from what clients send."""
+    """Parses bodies. `owned_fields` are stripped from what clients send; `priorities` are the
+    classes they may name, the most urgent first."""
 
-    def __init__(self, owned_fields: Iterable[str], extra_paths: Iterable[str], seed: int) -> None:
+    def __init__(
+        self,
+        owned_fields: Iterable[str],
+        extra_paths: Iterable[str],
+        seed: int,
+        priorities: Iterable[str],
+    ) -> None:
         self.owned = tuple(sorted(set(owned_fields)))
         self.paths = POST_PATHS | {p.encode() for p in extra_paths}
         self._decode_body = msgspec.json.Decoder(_body_struct(self.owned)).decode
@@ -102,6 +111,7 @@ class Intake:
         self._none_owned = (msgspec.UNSET,) * len(self.owned)
         self._seeds: dict[tuple[str, str | None], int] = {}
         self._asks: dict[tuple[bytes, bool, bool, bool], Asked] = {}
+        self._priorities = {name.encode(): index for index, name in enumerate(priorities)}
         self._ids = count(1)
         self._id_prefix = b"%016x" % (seed & 0xFFFFFFFFFFFFFFFF)
 
@@ -117,6 +127,19 @@ class Intake:
     ) -> tuple[Request, bytes | bytearray, Asked]:
         """The request, the body to forward, which is the client's own, untouched, unless a
         router-owned field had to be removed, and what its stream needs. Raises BadRequest."""
+        request, body, asked = self._read_body(head, body, default_model)
+        request.body_bytes = len(body)
+        name = head.get(b"x-priority")
+        if name is not None:
+            request.priority = self._priority(name)
+        patience = head.get(b"x-request-timeout-s")
+        if patience is not None:
+            request.patience_s = _patience_s(patience)
+        return request, body, asked
+
+    def _read_body(
+        self, head: Head, body: bytes | bytearray, default_model: Callable[[], str]
+    ) -> tuple[Request, bytes | bytearray, Asked]:
         content_type = head.get(b"content-type")
         internal_id = f"r{next(self._ids)}"
         if content_type and content_type[0] in b"mM" and content_type.lower().startswith(_FORM):
@@ -150,6 +173,13 @@ class Intake:
             found = Asked(path, *key[1:]) if path in CONTINUABLE else NOTHING_ASKED
             if len(self._asks) < _ASKS_MAX:
                 self._asks[key] = found
+        return found
+
+    def _priority(self, name: bytes) -> int:
+        found = self._priorities.get(name)
+        if found is None:
+            known = b", ".join(self._priorities).decode()
+            raise BadRequest(400, f"x-priority must be one of: {known}")
         return found
 
     def _decode(self, body: bytes | bytearray) -> Any:
@@ -230,6 +260,13 @@ def _body_struct(owned: tuple[str, ...]) -> type[Any]:
         ],
         gc=False,
     )
+
+
+def _patience_s(value: bytes) -> float:
+    seconds = float(value) if _PATIENCE.match(value) else 0.0
+    if not seconds:
+        raise BadRequest(400, "x-request-timeout-s must be a number of seconds above 0")
+    return seconds
 
 
 def _tokens(value: Any) -> int:

@@ -174,7 +174,8 @@ class Keyring:
         if account.requests is not None:
             account.requests.take(1.0, now)
         account.running += 1
-        request.tenant, request.priority = account.tenant, account.priority
+        request.tenant = account.tenant
+        request.priority = max(request.priority, account.priority)  # less urgent if it says so
         self._grants[request.id] = (account, request.prompt_tokens)
         return None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from infctl.core import events as ev
+from infctl.core.commands import Reject
 from infctl.router.continuation import Unsafe
 from infctl.router.framing import LAST_CHUNK, chunk
 from infctl.router.legacy import Legacy
@@ -19,7 +20,7 @@ from infctl.router.usage import parse_usage, usage_of
 from infctl.router.wire import answer, error_body, request_head, response_head
 
 if TYPE_CHECKING:
-    from infctl.core.commands import Dispatch, Reject
+    from infctl.core.commands import Dispatch, Shed
     from infctl.core.fleet import Endpoint
     from infctl.core.request import Request
     from infctl.router.driver import Router
@@ -38,8 +39,9 @@ class Exchange:
     __slots__ = (
         "_asked", "_held", "_kept", "_legacy", "_link", "_paused", "_resent", "_response",
         "_resume", "_scanned", "_tap", "arrived", "attempt", "begun", "body", "connection", "done",
-        "endpoint", "events", "expected_cached", "first_byte", "head", "heard", "request",
-        "request_id", "router", "slot", "started", "status", "tail", "usage", "why_not",
+        "endpoint", "events", "expected_cached", "first_byte", "head", "heard", "queue_ms",
+        "request", "request_id", "router", "shed", "slot", "started", "status", "tail", "usage",
+        "why_not",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +66,8 @@ class Exchange:
         self.attempt = 0
         self.endpoint: Endpoint | None = None
         self.expected_cached = 0
+        self.queue_ms = 0.0
+        self.shed: Shed | None = None
         self.status = 0
         self.events = 0
         self.tail = b""
@@ -95,6 +99,7 @@ class Exchange:
             return
         self.slot, self.endpoint, self.attempt = command.slot, endpoint, command.attempt
         self.expected_cached = command.cached_tokens
+        self.queue_ms += command.queue_ms
         self._resent = False
         if not self.started:
             self.first_byte = 0.0
@@ -114,22 +119,28 @@ class Exchange:
                 self.router.limits.connect_s
             )
         except (OSError, Unsafe) as error:
-            if not self.done and self.attempt == attempt:
-                self._not_sent(error)
+            if self._wants(attempt):
+                self._not_sent(error, attempt)
             return
-        if self.done or self.attempt != attempt:
-            pool.put_back(link)
-        else:
+        if self._wants(attempt):
             self._send(link, body)
+        else:
+            pool.put_back(link)
 
-    def _not_sent(self, error: Exception) -> None:
+    def _wants(self, attempt: int) -> bool:
+        """Whether this attempt still goes on: not over, not followed by another, not waiting for
+        one."""
+        return not self.done and self.attempt == attempt and self.slot >= 0
+
+    def _not_sent(self, error: Exception, attempt: int) -> None:
         if isinstance(error, Unsafe):
             self.why_not = str(error)
             self.router.leg_failed(self, "it was to go on with an answer")
             return
         reason = "timed out" if isinstance(error, TimeoutError) else error
         self.router.connect_failed(self.slot)
-        self.router.leg_failed(self, f"cannot connect: {reason}")
+        if self._wants(attempt):  # ejecting the endpoint may have failed this leg already
+            self.router.leg_failed(self, f"cannot connect: {reason}")
 
     async def _rest(self, pool: Pool) -> bytes:
         """The body of the request for the rest of the answer. Raises Unsafe."""
@@ -158,6 +169,8 @@ class Exchange:
 
     def reject(self, command: Reject) -> None:
         """Answer with an error of our own, or end with one what has begun."""
+        self.shed = command.shed
+        self.queue_ms += command.queue_ms
         if self.started:
             self.cut(command.message)
             return
@@ -348,6 +361,16 @@ class Exchange:
             return
         self._close(ok=False)
         self.connection.abort()
+
+    def end(self, reason: str) -> None:
+        """The router stops: a 503 where nothing has been sent yet, a broken stream elsewhere."""
+        if self.done:
+            return
+        if self.started:
+            self.cut(reason)
+        else:
+            self.abort_leg()
+            self.reject(Reject(self.request.id, 503, reason, 1))
 
     # --- the client -------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from infctl.router import credentials
 from infctl.router.keys import Keyring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from pydantic import BaseModel
 
@@ -40,11 +40,6 @@ class Loaded(msgspec.Struct, frozen=True):
     profile: Profile
     pipeline: Pipeline
     engines: Mapping[str, Engine]
-
-
-def priority_classes(profile: Profile) -> Sequence[str]:
-    """Names of the profile's priorities, most urgent first. Without any, keys give an index."""
-    return ()
 
 
 class Reloader:
@@ -116,7 +111,7 @@ class Reloader:
         profile = profile or self.profile
         routing = profile.routing
         self._seen = credentials.signature(routing, self._token_file)
-        return credentials.load(routing, self._token_file, priority_classes(profile))
+        return credentials.load(routing, self._token_file)
 
     def use(self, found: Credentials) -> None:
         """Go by these from now on."""
@@ -156,6 +151,9 @@ def _changeable(old: Profile, new: Profile) -> Profile:
     """The new profile where a running router can follow it: its routing and SLO. Units and models
     are for those who start units; sockets, and whether they speak TLS, are there already."""
     routing = new.routing
+    if old.routing.flow.priorities != routing.flow.priorities:  # who waits has its place in one
+        kept = routing.flow.model_copy(update={"priorities": old.routing.flow.priorities})
+        routing = routing.model_copy(update={"flow": kept})
     if (old.routing.tls is None) != (routing.tls is None):
         routing = routing.model_copy(update={"tls": old.routing.tls})
     return old.model_copy(update={"routing": routing, "slo": new.slo})

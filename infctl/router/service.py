@@ -113,6 +113,7 @@ class Service:
         router = Router(
             self._loaded.pipeline, profile.routing, self._loaded.engines,
             options.seed or time.time_ns(), own_metrics_port=metrics_port is not None,
+            speed=options.speed,
         )  # fmt: skip
         router.telemetry.open_log(options.log_format, time.time)
         discovery = Discovery(router, self._loaded.engines, profile.routing.health, options.speed)
@@ -263,10 +264,9 @@ class Service:
         deadline = router.now() + self._reloader.profile.routing.drain_s / self._options.speed
         while (router.exchanges or server.working) and router.now() < deadline:
             await asyncio.sleep(0.05)
-        cut = list(router.exchanges.values())
-        router.telemetry.log("drained", cut=len(cut))
-        for exchange in cut:
-            exchange.cut("the router is shutting down")
+        cut = sum(1 for e in router.exchanges.values() if e.started)
+        router.telemetry.log("drained", cut=cut, refused=len(router.exchanges) - cut)
+        router.end("the router is shutting down")
 
     def _close(self, discovery: Discovery, router: Router) -> None:
         for task in self._tasks:

@@ -15,8 +15,9 @@ import msgspec
 from infctl.slo import percentile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from infctl.core.commands import Shed
     from infctl.core.director import Director
     from infctl.router.proxy import Exchange
 
@@ -97,6 +98,9 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     cached_tokens: int | None = None
     expected_cached_tokens: int | None = None
     output_tokens: int | None = None
+    priority: str | None = None
+    queue_ms: float | None = None
+    shed: str | None = None
 
     def text(self) -> str:
         """Fields as `name=value`; only the model's name comes from outside."""
@@ -106,6 +110,10 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         )
         if self.tenant is not None:
             line += f" tenant={self.tenant}"
+        if self.queue_ms is not None:
+            line += f" priority={self.priority} queue_ms={self.queue_ms}"
+        if self.shed is not None:
+            line += f" shed={self.shed}"
         if self.ttft_ms is not None:
             line += f" ttft_ms={self.ttft_ms}"
         if self.prompt_tokens is not None:
@@ -174,13 +182,23 @@ def _plain(value: Any) -> Any:
     return msgspec.json.encode(value).decode()
 
 
+class ClassStats:
+    """What flow control did with one priority class."""
+
+    def __init__(self) -> None:
+        self.queue = Histogram()
+        self.shed: Counter[Shed] = Counter()
+
+
 class Telemetry:
-    """Counters of one router, its log, and their exposition."""
+    """Counters of one router, its log, and their exposition; `priorities` are the classes."""
 
     CONTENT_TYPE: ClassVar[bytes] = b"text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self) -> None:
+    def __init__(self, priorities: Sequence[str]) -> None:
         self.endpoints: dict[str, EndpointStats] = {}
+        self.classes = {name: ClassStats() for name in priorities}
+        self._names = tuple(priorities)
         self.refused: Counter[int] = Counter()
         self.rejected: Counter[int] = Counter()
         self.unknown_paths = 0
@@ -248,12 +266,22 @@ class Telemetry:
         duration = now - exchange.arrived
         if exchange.attempt > 1:
             self.retries += exchange.attempt - 1
+        queued = exchange.queue_ms > 0.0 or exchange.shed is not None
+        if queued:
+            self._queued(exchange)
         if exchange.endpoint is None:
             self.rejected[exchange.status] += 1
         else:
             self._count(exchange, duration)
         if self._log is not None:
-            self._log.request(_request_line(exchange, duration))
+            name = self._names[exchange.request.priority] if queued else None
+            self._log.request(_request_line(exchange, duration, name))
+
+    def _queued(self, exchange: Exchange) -> None:
+        stats = self.classes[self._names[exchange.request.priority]]
+        stats.queue.add(exchange.queue_ms / 1000.0)
+        if exchange.shed is not None:
+            stats.shed[exchange.shed] += 1
 
     def _count(self, exchange: Exchange, duration: float) -> None:
         if exchange.endpoint is None:
@@ -303,7 +331,7 @@ class Telemetry:
         return text
 
 
-def _request_line(exchange: Exchange, duration: float) -> RequestLine:
+def _request_line(exchange: Exchange, duration: float, priority: str | None) -> RequestLine:
     usage = exchange.usage
     ttft = exchange.first_byte - exchange.arrived if exchange.first_byte else None
     return RequestLine(
@@ -320,6 +348,9 @@ def _request_line(exchange: Exchange, duration: float) -> RequestLine:
         cached_tokens=usage.cached_tokens if usage else None,
         expected_cached_tokens=exchange.expected_cached if usage else None,
         output_tokens=usage.completion_tokens if usage else None,
+        priority=priority,
+        queue_ms=round(exchange.queue_ms, 1) if priority else None,
+        shed=exchange.shed.value if exchange.shed else None,
     )
 
 

@@ -36,13 +36,14 @@ def test_nothing_named_is_nothing_read() -> None:
 
 
 def test_a_priority_is_a_class_of_the_profile_or_an_index(tmp_path: Path) -> None:
-    classes = ("interactive", "batch")
-    for given, index in (("batch", 1), ("interactive", 0), ("7", 7)):
-        found = load(keys(tmp_path, given), None, classes).keys
+    for given, index in (("batch", 1), ("interactive", 0), ("1", 1)):
+        found = load(keys(tmp_path, given), None).keys
         assert found is not None
         assert [i for _, i in found] == [index]
+    with pytest.raises(InputError, match="no priority 7"):
+        load(keys(tmp_path, "7"), None)
     with pytest.raises(InputError, match="no priority 'urgent'") as caught:
-        load(keys(tmp_path, "urgent"), None, classes)
+        load(keys(tmp_path, "urgent"), None)
     assert caught.value.hint == "It has: interactive, batch."
 
 

@@ -12,7 +12,7 @@ from infctl.core.request import Request
 from infctl.router.intake import Intake
 from infctl.router.wire import BadRequest, parse_head
 
-INTAKE = Intake(("kv_transfer_params",), (), seed=7)
+INTAKE = Intake(("kv_transfer_params",), (), seed=7, priorities=("interactive", "batch"))
 
 
 def read(body: Any, *headers: str) -> Request:

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_polic
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: %d\r\n\r\n"
 
+BRIEF = {"flow": {"queue_s": 0.1}}  # how long a request waits for an endpoint that may come back
+
 
 @pytest.fixture(scope="module", params=["uvloop", "asyncio"])
 def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
@@ -219,7 +221,7 @@ async def test_an_engine_is_met_by_its_certificate_and_sees_the_routers(
             for _ in range(3):
                 status, _, body = await running.post("/v1/completions", big)
                 assert (status, json.loads(body)["got"]) == (200, len(json.dumps(big)))
-        async with start_router([]) as running:
+        async with start_router([], BRIEF) as running:
             assert (await ask(running, EngineTls(ca_file=authority.ca_file), engine))[0] >= 500
     assert len(engine.seen) == 4
 
@@ -228,7 +230,7 @@ async def test_an_engine_that_cannot_be_trusted_gets_no_request(
     authority: Authority, start_router: Any, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path, "stranger")
-    async with secure_engine(authority, "engine") as engine, start_router([]) as running:
+    async with secure_engine(authority, "engine") as engine, start_router([], BRIEF) as running:
         for tls in (None, EngineTls(ca_file=stranger.ca_file)):
             assert (await ask(running, tls, engine))[0] >= 500
     assert not engine.seen
@@ -243,7 +245,7 @@ async def test_a_certificate_for_another_address_is_not_this_engines(
     engine = Engine(echo)
     server = await asyncio.start_server(engine.serve, "127.0.0.1", 0, ssl=context)
     engine.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with start_router([]) as running:
+    async with start_router([], BRIEF) as running:
         assert (await ask(running, EngineTls(ca_file=authority.ca_file), engine))[0] >= 500
     assert not engine.seen
     server.close()
