@@ -94,7 +94,7 @@ def run_command(
         api=api,
         slo=Slo(slo_ttft_ms, slo_tpot_ms),
         timeout_s=timeout_s,
-        headers=_headers(),
+        headers=key_headers(),
     )
     found = _measure(spec)
     output.show(found, out, as_json=as_json)
@@ -145,6 +145,7 @@ def _parameters(pairs: list[str]) -> dict[str, object]:
     return found
 
 
-def _headers() -> dict[str, str]:
+def key_headers() -> dict[str, str]:
+    """The API key of the environment, as every request carries it; nothing where there is none."""
     key = os.environ.get("INFCTL_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}

@@ -12,6 +12,7 @@ import msgspec
 from infctl import compose
 from infctl.errors import InputError
 from infctl.profile.load import load as load_profile
+from infctl.profile.load import load_text as load_profile_text
 from infctl.profile.problems import mean
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ def load(ref: str, sets: Sequence[str] = ()) -> Profile:
     Raises ProfileError with every problem: of the file, and of the plugins it names.
     """
     return load_profile(ref, sets, os.environ, checks=(findings,))
+
+
+def load_text(text: str, source: str, sets: Sequence[str] = ()) -> Profile:
+    """A profile of infctl's own, with what the command line and the environment override.
+
+    Raises ProfileError as `load` does.
+    """
+    return load_profile_text(text, source, sets, os.environ, checks=(findings,))
 
 
 def findings(document: dict[str, Any], profile: Profile | None) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,11 +24,29 @@ app = typer.Typer(
 app.add_typer(router_keys.app, name="keys")
 
 
+_ENDPOINTS_ALONE = """\
+# Models and engine kinds of given endpoints are learned from them.
+metadata: {name: router}
+models: [{name: any}]
+pools: [{name: any}]
+engine: {type: vllm}
+"""
+
+
 class LogFormat(StrEnum):
     """How to log."""
 
     text = "text"
     json = "json"
+
+
+AdminTcp = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Serve the admin API here too; needs a token."),
+]
+AdminToken = Annotated[
+    str | None, typer.Option(metavar="FILE", help="The token that --admin-tcp asks for.")
+]
 
 
 @app.command()
@@ -46,13 +65,8 @@ def run(
         list[str] | None, typer.Option("--set", help="Override a profile key: a.b=value.")
     ] = None,
     admin: Annotated[str | None, typer.Option(help="Path of the admin API's Unix socket.")] = None,
-    admin_tcp: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve the admin API here too; needs a token."),
-    ] = None,
-    admin_token_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The token that --admin-tcp asks for.")
-    ] = None,
+    admin_tcp: AdminTcp = None,
+    admin_token_file: AdminToken = None,
     log_format: Annotated[LogFormat, typer.Option(help="How to log.")] = LogFormat.text,
     state: Annotated[
         str | None, typer.Option(help="Route to the running units of this fleet.")
@@ -64,9 +78,7 @@ def run(
     """Route to the units of PROFILE that run on this machine, or to given endpoints."""
     from infctl.router import service
 
-    def load() -> Loaded:
-        return _load(profile, sets or [], policy, bool(endpoint))
-
+    load = partial(_load, profile, sets or [], policy, bool(endpoint))
     if not endpoint and state is None:
         state = _profile(profile, sets or [], endpoints=False).metadata.name
     options = service.Options(
@@ -142,9 +154,8 @@ def _admin_address(text: str | None, token_file: str | None) -> tuple[str, int] 
 
 
 def _profile(ref: str | None, sets: list[str], endpoints: bool) -> Profile:
-    from infctl.cli.profile_checks import load
+    from infctl.cli.profile_checks import load, load_text
     from infctl.errors import UsageError
-    from infctl.profile.model import Metadata, Model, Pool, Profile
 
     if ref is not None:
         return load(ref, sets)
@@ -153,10 +164,7 @@ def _profile(ref: str | None, sets: list[str], endpoints: bool) -> Profile:
             "nothing to route to",
             hint="Name a profile, or endpoints: infctl router --endpoint http://127.0.0.1:8001",
         )
-    # Models and engine kinds of given endpoints are learned from them.
-    return Profile(
-        metadata=Metadata(name="router"), models=[Model(name="any")], pools=[Pool(name="any")]
-    )
+    return load_text(_ENDPOINTS_ALONE, "--endpoint", sets)
 
 
 def _admin_socket(name: str) -> str:

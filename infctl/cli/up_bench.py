@@ -16,6 +16,7 @@ from infctl.actuators.local import Interrupted
 from infctl.bench import result
 from infctl.bench.runner import Progress, RunSpec, duration_s, pick_speed
 from infctl.bench.runner import run as run_bench
+from infctl.cli.bench import key_headers
 from infctl.cli.up_fleet import LocalFleet, Place
 from infctl.cli.up_view import Terminal
 from infctl.errors import UsageError
@@ -79,6 +80,7 @@ def _spec(profile: Profile, bench: Bench) -> RunSpec:
         seed=bench.seed,
         rate_scale=bench.rate_scale,
         slo=Slo(ttft_ms=profile.slo.ttft_ms, tpot_ms=profile.slo.tpot_ms),
+        headers=key_headers() if profile.routing.keys_file else {},
     )
 
 

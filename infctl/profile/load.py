@@ -65,6 +65,19 @@ def load(
     return _build(root, problems + found, checks)
 
 
+def load_text(
+    text: str,
+    source: str,
+    sets: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    checks: Iterable[Check] = (),
+) -> Profile:
+    """The profile that `text` is, which extends none; otherwise as `load`. `source` names it."""
+    root, problems = parse(text, source)
+    root, found = override_all(root, sets, environ or {}, Profile.model_fields)
+    return _build(root, problems + found, checks)
+
+
 def shipped() -> list[str]:
     """Names of the profiles that come with infctl."""
     names = [f.name for f in _folder().iterdir() if f.name.endswith(".yaml")]

@@ -125,8 +125,8 @@ class Service:
         credentials = self._reloader.read()
         self._signals(router)
         try:
+            self._reloader.use(credentials)  # before anyone can connect
             server = await self._listen(router, credentials, metrics_port)
-            self._reloader.use(credentials)
             discovery.update(static)
             self._start_loops(router, discovery)
             gc.collect()
@@ -163,6 +163,8 @@ class Service:
         server = self._server(router)
         sock = _bind(self._options.host, self._options.port)
         self._url = f"{'https' if credentials.server else 'http'}://{_printable(sock)}"
+        if credentials.keys is None and not _is_loopback(sock):
+            router.telemetry.log("no_keys", address=_printable(sock), note="everyone is served")
         await self._accept(server, sock, credentials)
         if metrics_port is not None:
             pages = self._server(_MetricsPage(router))
@@ -215,9 +217,10 @@ class Service:
     ) -> None:
         """The admin API for those who have its token: with TLS where the router has it."""
         gate = self._reloader.gate = Gate(self._admin(router))
+        gate.expected = credentials.token or b""
         server = self._server(gate)
         sock = _bind(host, port, "--admin-tcp")
-        if credentials.server is None and not ip_address(sock.getsockname()[0]).is_loopback:
+        if credentials.server is None and not _is_loopback(sock):
             sock.close()
             raise UsageError(
                 "the admin token would cross the network in clear",
@@ -346,6 +349,10 @@ def _bind(host: str, port: int, option: str = "--port") -> socket.socket:
             hint=f"Choose another with {option}, or 0 for any free one.",
         ) from error
     return sock
+
+
+def _is_loopback(sock: socket.socket) -> bool:
+    return ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def _printable(sock: socket.socket) -> str:

@@ -214,3 +214,22 @@ def test_what_would_not_be_safe_does_not_start(
     found = shell.run("router", "--endpoint", "http://127.0.0.1:9", "--port", "0",
                       "--admin", str(shell.folder / "a.sock"), *more)  # fmt: skip
     assert (found.returncode, words in found.stderr) == (code, True), found.stderr
+
+
+def test_a_router_that_is_open_to_others_says_so(shell: Any) -> None:
+    process = shell.start("router", "--endpoint", "http://127.0.0.1:9", "--port", "0",
+                          "--host", "0.0.0.0", "--admin", str(shell.folder / "a.sock"))  # fmt: skip
+    while not (shell.folder / "a.sock").exists():
+        assert process.poll() is None, process.communicate()[1]
+    process.send_signal(signal.SIGTERM)
+    assert "no_keys address=0.0.0.0:" in process.communicate(timeout=20)[1]
+
+
+def test_overrides_hold_for_given_endpoints_too(shell: Any) -> None:
+    """A router that was told to ask for keys must not run without."""
+    options = ["router", "--endpoint", "http://127.0.0.1:9", "--port", "0",
+               "--admin", str(shell.folder / "a.sock")]  # fmt: skip
+    missing = shell.run(*options, "--set", "routing.keys_file=keys.yaml")
+    assert (missing.returncode, "keys.yaml: cannot be read" in missing.stderr) == (4, True)
+    misspelt = shell.run(*options, "--set", "routing.key_file=keys.yaml")
+    assert (misspelt.returncode, "did you mean keys_file?" in misspelt.stderr) == (3, True)
