@@ -87,29 +87,24 @@ class Intake:
     ) -> tuple[Request, bytes | bytearray]:
         """The request and the body to forward, which is the client's own, untouched, unless a
         router-owned field had to be removed. Raises BadRequest."""
-        request, body = self._read_body(head, body, default_model)
-        request.body_bytes = len(body)
-        name = head.get(b"x-priority")
-        if name is not None:
-            request.priority = self._priority(name)
-        patience = head.get(b"x-request-timeout-s")
-        if patience is not None:
-            request.patience_s = _patience_s(patience)
-        return request, body
-
-    def _read_body(
-        self, head: Head, body: bytes | bytearray, default_model: Callable[[], str]
-    ) -> tuple[Request, bytes | bytearray]:
         content_type = head.get(b"content-type")
         internal_id = f"r{next(self._ids)}"
         if content_type is not None and content_type.startswith(b"multipart/"):
-            return Request(id=internal_id, model=default_model(), prompt_bytes=len(body)), body
-        if head.get(b"content-encoding") not in (None, b"identity"):
-            raise BadRequest(415, "compressed request bodies are not accepted")
-        parsed = self._decode(body)
-        if self._owned_of(parsed) != self._none_owned:
-            body = self._strip(body)
-        return self._reduce(parsed, internal_id, head, default_model), body
+            request = Request(id=internal_id, model=default_model(), prompt_bytes=len(body))
+        else:
+            if head.get(b"content-encoding") not in (None, b"identity"):
+                raise BadRequest(415, "compressed request bodies are not accepted")
+            parsed = self._decode(body)
+            if self._owned_of(parsed) != self._none_owned:
+                body = self._strip(body)
+            request = self._reduce(parsed, internal_id, head, default_model)
+        request.body_bytes = len(body)
+        fields = head.fields
+        if b"x-priority" in fields:
+            request.priority = self._priority(fields[b"x-priority"])
+        if b"x-request-timeout-s" in fields:
+            request.patience_s = _patience_s(fields[b"x-request-timeout-s"])
+        return request, body
 
     def _priority(self, name: bytes) -> int:
         found = self._priorities.get(name)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from infctl.cli.route import _headline
 from infctl.core.fleet import Endpoint, Load, State
+from infctl.router.admin import Admin
 
 from .conftest import (
     SSE_HEAD,
@@ -99,8 +101,15 @@ async def test_the_urgent_class_goes_first(start_engine: StartEngine, start_rout
             await queued(running, n + 1)
         waiting = running.router.director.flow.waiting()
         assert [count for count, _ in waiting] == [2, 2]
+        assert Admin(running.router, list)._fleet()["totals"]["queued"] == 4
         gate.open.set()
         await asyncio.gather(*asks)
+        admin = Admin(running.router, list)
+        (decision,) = admin._answer("GET", "/v1/decisions/i0")[1]["decisions"]
+        assert decision["queue_ms"] > 0
+        assert " s in the queue" in _headline(decision, "p")
+        decision["queue_ms"] = 0.0
+        assert "queue" not in _headline(decision, "p")
     assert gate.order.index("i0") < gate.order.index("i1") < gate.order.index("b0")
 
 
