@@ -58,11 +58,6 @@ class Admission:
         """Whether others that want the same endpoints have their turn before this request."""
         return self.flow.precedes(self._pipeline.key(request), request.priority)
 
-    def saturated(self, request: Request, slot: int) -> bool:
-        """Whether a request should wait here. The policy has chosen `slot`; where that is full
-        and others are not, it still knows best: what is cached there may be worth the wait."""
-        return self.saturation.full(slot) and not self._has_room(request)
-
     def hurries(self, request: Request, slot: int) -> bool:
         """Whether an urgent request should not wait at this endpoint for what is cached there:
         it is far too full, and less urgent requests have to wait at the router meanwhile."""
@@ -94,14 +89,14 @@ class Admission:
     def released(self) -> Iterator[Held]:
         """Whoever may go now, in turn; each is to be dispatched before the next is asked for."""
         flow = self.flow
-        lanes = {lane for lane, sample in flow.lanes() if self._has_room(sample)}
+        lanes = {lane for lane, sample in flow.lanes() if self.has_room(sample)}
         while lanes:
             held = flow.next(lanes)
             if held is None:
                 return
             flow.take(held, self._fleet.now_ms)
             yield held
-            if not self._has_room(held.request):
+            if not self.has_room(held.request):
                 lanes.discard(held.lane)
 
     def expired(self) -> list[Reject]:
@@ -119,7 +114,8 @@ class Admission:
         message = "no endpoint became ready to serve this"
         return Reject(request.id, 503, message, retry_s, queue_ms, why)
 
-    def _has_room(self, request: Request) -> bool:
+    def has_room(self, request: Request) -> bool:
+        """Whether any endpoint that may serve a request is not full."""
         return self._servable(request) and self.saturation.room(
             self._pipeline.allowed(request, self._fleet).penalty
         )

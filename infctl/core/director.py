@@ -85,6 +85,7 @@ class Director:
         self.settings = settings = settings or Settings()
         self.saturation = Saturation(self.fleet, settings.backlog_s * 1000.0)
         self.flow = FlowControl(len(settings.priorities), settings.queue_max)
+        self._held = self.flow.held
         self.admission = Admission(
             self.fleet, pipeline, self.saturation, self.flow, settings.queue_s
         )
@@ -112,7 +113,7 @@ class Director:
         """Take in one event at monotonic time `now` (seconds); return what is to be done."""
         self.fleet.now_ms = now * 1000.0
         commands: list[Command] = self._handlers[type(event)](event)  # type: ignore[operator]
-        if self.flow:
+        if self._held:
             commands = commands + self._release_held()
         return commands
 
@@ -136,13 +137,15 @@ class Director:
     def _arrived(self, event: ev.RequestArrived) -> list[Command]:
         self.retries.earn()
         request = event.request
-        if self.flow and self.admission.behind(request):
+        if self._held and self.admission.behind(request):
             self.experience.estimate(request)
             return [*self.admission.hold(request)]
         cached, choice = self._choose(request)
         if choice is None:
             return self._unserved(request)
-        if self.admission.saturated(request, choice.slot):
+        if self.saturation.full(choice.slot) and not self.admission.has_room(request):
+            # Full, but others are not: then the policy still knows best, for what is cached there
+            # may be worth the wait.
             return [*self.admission.hold(request)]
         return [self._dispatch(request, 1, (), cached, choice)]
 
@@ -158,7 +161,7 @@ class Director:
     ) -> tuple[Column, Choice | None]:
         cached = self._estimate(request)
         choice = self.pipeline.decide(request, self.fleet, cached, self._random, tried)
-        if choice is not None and self.flow and self.admission.hurries(request, choice.slot):
+        if self._held and choice is not None and self.admission.hurries(request, choice.slot):
             avoided = (*tried, *self.admission.overfull())
             choice = self.pipeline.decide(request, self.fleet, cached, self._random, avoided)
         return cached, choice
@@ -205,11 +208,11 @@ class Director:
             tried=tried,
         )
         cells["inflight"][slot] += 1.0
+        cells["sent"][slot] += 1.0
         if request.stream:
             cells["pending"][slot] += 1.0
             cells["pending_tokens"][slot] += uncached
         self.latency.dispatched(slot, uncached, fleet.now_ms)
-        self.saturation.dispatched(slot)
         return Dispatch(request.id, slot, attempt, int(hit), queue_ms)
 
     def _endpoints(self) -> tuple[Endpoint | None, ...]:
@@ -263,7 +266,7 @@ class Director:
         flight.decision.ttft_ms = now_ms - flight.dispatched_ms
         if self._current(flight):
             self._leave_queue(flight)
-            self.saturation.began(flight.slot)
+            self.fleet.cells["started"][flight.slot] += 1.0
             self.latency.first_byte(
                 flight.slot, self._pool(flight.slot), flight.uncached, flight.dispatched_ms, now_ms
             )
@@ -321,7 +324,7 @@ class Director:
         cells = self.fleet.cells
         cells["inflight"][flight.slot] -= 1.0
         if not flight.first_byte_ms:
-            self.saturation.began(flight.slot)
+            cells["started"][flight.slot] += 1.0
             if flight.request.stream:
                 self._leave_queue(flight)
                 self.latency.left_queue(flight.slot, self.fleet.now_ms)

@@ -90,10 +90,10 @@ class Fleet:
     their uncached prompt tokens; `rtt_ms`; and what core.latency learns: `free_at_ms` (monotonic
     ms at which the prefill queue should be empty), prefill `ms_per_token` and `overhead_ms`,
     decode `step_ms` and `step_ms_per_request`, and
-    `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip). What
-    core.saturation keeps: `queued`, `waiting` corrected by what this router sent and saw begin
-    since the report, and `queued_max`, from which on more would only wait; `unstarted` requests of
-    this router without a sign of having begun; `sent` and `started` since the last report.
+    `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip). For
+    core.saturation: requests `sent` there by this router, and `started` of them (a first token, or
+    an end without one), in all; how many more than these wait there (`queued_ahead`), and from
+    which number on another one would only wait (`queued_max`).
     """
 
     COLUMNS = (
@@ -110,11 +110,10 @@ class Fleet:
         "step_ms",
         "step_ms_per_request",
         "fixed_ms",
-        "queued",
-        "queued_max",
-        "unstarted",
         "sent",
         "started",
+        "queued_ahead",
+        "queued_max",
     )
 
     waiting: Column
@@ -130,11 +129,10 @@ class Fleet:
     step_ms: Column
     step_ms_per_request: Column
     fixed_ms: Column
-    queued: Column
-    queued_max: Column
-    unstarted: Column
     sent: Column
     started: Column
+    queued_ahead: Column
+    queued_max: Column
 
     def __init__(self) -> None:
         self.version = 0

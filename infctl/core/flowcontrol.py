@@ -194,18 +194,20 @@ class _Rate:
 
 
 class FlowControl:
-    """The waiting requests of one router, at most `queue_max`, in `classes` priority classes."""
+    """The waiting requests of one router, at most `queue_max`, in `classes` priority classes.
+
+    `held` has all of them by request id."""
 
     def __init__(self, classes: int, queue_max: int) -> None:
         self.queue_max = queue_max
         self._classes = [_Class() for _ in range(classes)]
-        self._held: OrderedDict[str, Held] = OrderedDict()
+        self.held: OrderedDict[str, Held] = OrderedDict()
         self._lanes: OrderedDict[Hashable, _Lane] = OrderedDict()
         self._bytes = 0
         self._rate = _Rate()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.held)
 
     def waiting(self) -> list[tuple[int, float]]:
         """Requests and tokens per class."""
@@ -240,7 +242,7 @@ class FlowControl:
         if request.body_bytes > _BYTES_MAX or not self.queue_max:
             return [held]
         shed: list[Held] = []
-        while len(self._held) >= self.queue_max or self._bytes + request.body_bytes > _BYTES_MAX:
+        while len(self.held) >= self.queue_max or self._bytes + request.body_bytes > _BYTES_MAX:
             victim = self._victim(request)
             if victim is None:
                 for each in shed:
@@ -248,14 +250,14 @@ class FlowControl:
                 return [held]
             self.remove(victim.request.id)
             shed.append(victim)
-        if not self._held:
+        if not self.held:
             self._rate.resume(held.since_ms)
         self._insert(held)
         return shed
 
     def _insert(self, held: Held) -> None:
         request = held.request
-        self._held[request.id] = held
+        self.held[request.id] = held
         self._bytes += request.body_bytes
         entry = self._lanes.get(held.lane)
         if entry is None:
@@ -294,7 +296,7 @@ class FlowControl:
 
     def remove(self, request_id: str) -> Held | None:
         """A request waits no longer; None if it did not wait."""
-        held = self._held.pop(request_id, None)
+        held = self.held.pop(request_id, None)
         if held is None:
             return None
         request = held.request
@@ -309,7 +311,7 @@ class FlowControl:
 
     def expired(self, now_ms: float) -> list[Held]:
         """Let go of everything whose time is up, and return it."""
-        late = [h for h in self._held.values() if h.deadline_ms <= now_ms]
+        late = [h for h in self.held.values() if h.deadline_ms <= now_ms]
         for held in late:
             self.remove(held.request.id)
         return late

@@ -32,60 +32,52 @@ _KEPT_WAITING = 2.0
 
 
 class Saturation:
-    """Keeps the fleet's columns `queued`, `queued_max`, `unstarted`, `sent` and `started`."""
+    """Judges by the fleet's columns, of which it keeps `queued_ahead` and `queued_max`.
+
+    Requests without a sign of having begun are `sent` − `started`; those that wait in the engine's
+    queue are `queued_ahead` more than that: what was there at the last report without them.
+    """
 
     def __init__(self, fleet: Fleet, backlog_ms: float) -> None:
         self._fleet = fleet
         self._backlog_ms = backlog_ms
+        self._reported: dict[int, tuple[float, float]] = {}
 
     def join(self, slot: int) -> None:
         """An endpoint has not been heard of yet."""
         self._fleet.cells["queued_max"][slot] = _NEVER
-
-    def dispatched(self, slot: int) -> None:
-        """A request was sent there."""
-        cells = self._fleet.cells
-        cells["queued"][slot] += 1.0
-        cells["unstarted"][slot] += 1.0
-        cells["sent"][slot] += 1.0
-
-    def began(self, slot: int) -> None:
-        """A request got its first token, or ended without showing one."""
-        cells = self._fleet.cells
-        cells["unstarted"][slot] -= 1.0
-        cells["started"][slot] += 1.0
-        queued = cells["queued"][slot]
-        if queued:
-            cells["queued"][slot] = queued - 1.0
+        self._reported[slot] = (0.0, 0.0)
 
     def reported(self, slot: int, load: Load | None) -> None:
         """The engine said how many requests wait there, or says nothing any more."""
         cells = self._fleet.cells
         sent, started = cells["sent"][slot], cells["started"][slot]
-        cells["sent"][slot] = cells["started"][slot] = 0.0
-        waiting = None if load is None else load.waiting
-        cells["queued"][slot] = waiting or 0.0
-        if waiting and waiting * 2.0 > sent:
+        sent_before, started_before = self._reported[slot]
+        self._reported[slot] = (sent, started)
+        waiting = 0.0 if load is None or load.waiting is None else load.waiting
+        cells["queued_ahead"][slot] = waiting - (sent - started)
+        if waiting and waiting * 2.0 > sent - sent_before:
             # Halving at most: one snapshot of a burst must not throttle what is quick to drain.
-            cells["queued_max"][slot] = max(_KEPT_WAITING, started, waiting * 0.5)
+            limit = max(_KEPT_WAITING, started - started_before, waiting * 0.5)
+            cells["queued_max"][slot] = limit
         else:
             cells["queued_max"][slot] = _NEVER
 
     def full(self, slot: int, times: float = 1.0) -> bool:
         """Whether one more request would only wait at this endpoint; or, whether so many `times`
         as much waits there."""
-        fleet = self._fleet
+        fleet, backlog_ms = self._fleet, self._backlog_ms * times
         cells = fleet.cells
-        backlog_ms = self._backlog_ms * times
         if (
-            cells["pending_tokens"][slot] * cells["ms_per_token"][slot] >= backlog_ms
-            and cells["free_at_ms"][slot] - fleet.now_ms >= backlog_ms
+            cells["free_at_ms"][slot] - fleet.now_ms >= backlog_ms
+            and cells["pending_tokens"][slot] * cells["ms_per_token"][slot] >= backlog_ms
         ):
             return True
-        return (
-            cells["queued"][slot] >= cells["queued_max"][slot] * times
-            and cells["unstarted"][slot] >= _KEPT_WAITING
-        )
+        limit = cells["queued_max"][slot] * times
+        if limit == _NEVER:
+            return False
+        unstarted = cells["sent"][slot] - cells["started"][slot]
+        return unstarted >= _KEPT_WAITING and cells["queued_ahead"][slot] + unstarted >= limit
 
     def room(self, penalty: Column) -> bool:
         """Whether any endpoint is not full, of those where `penalty` is 0 and not −inf."""
@@ -100,5 +92,7 @@ class Saturation:
         fleet, backlog_ms = self._fleet, self._backlog_ms * times
         full = fleet.pending_tokens * fleet.ms_per_token >= backlog_ms
         full &= fleet.free_at_ms - fleet.now_ms >= backlog_ms
-        full |= (fleet.queued >= fleet.queued_max * times) & (fleet.unstarted >= _KEPT_WAITING)
+        unstarted = fleet.sent - fleet.started
+        queued = fleet.queued_ahead + unstarted >= fleet.queued_max * times
+        full |= queued & (unstarted >= _KEPT_WAITING)
         return full

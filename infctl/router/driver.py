@@ -79,20 +79,14 @@ class Router:
     # --- events and commands ----------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
-        """Tell the Director and do what it asks."""
-        self._perform_all(self._tell(event))
-
-    def _tell(self, event: ev.Event) -> list[Command]:
-        """What the Director asks for. A policy that raises costs its request, told by a 500 and a
-        log line, and nothing else."""
+        """Tell the Director and do what it asks. A policy that raises costs its request, told by
+        a 500 and a log line, and nothing else."""
         try:
-            return self.director.handle(event, self.now())
+            commands = self.director.handle(event, self.now())
         except Exception as error:
             self.on_policy_bug(error)
             request_id = _request_id(event)
-            return [Reject(request_id, 500, "the routing policy failed")] if request_id else []
-
-    def _perform_all(self, commands: list[Command]) -> None:
+            commands = [Reject(request_id, 500, "the routing policy failed")] if request_id else []
         for command in commands:
             self._perform(command)
 
@@ -294,12 +288,14 @@ class Router:
     def join(self, endpoint: Endpoint, state: State) -> None:
         """An endpoint was discovered."""
         self.leave(endpoint.id, "the endpoint was replaced")
-        commands = self._tell(ev.EndpointJoined(endpoint, state))
+        ready = state is State.READY
+        self.handle(ev.EndpointJoined(endpoint, State.STARTING if ready else state))
         slot = self.director.fleet.slot_of(endpoint.id)
         if slot is not None:
             self.pools[slot] = Pool(endpoint, self.engine_trust)
-        # Only now: requests that waited for this endpoint need its connections.
-        self._perform_all(commands)
+        if ready:
+            # Only now: requests that waited for this endpoint need its connections.
+            self.handle(ev.EndpointChanged(endpoint.id, state))
 
     def leave(self, endpoint_id: str, reason: str = "the endpoint left the fleet") -> None:
         """An endpoint is gone; what it had not begun to answer goes elsewhere."""

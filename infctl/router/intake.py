@@ -127,37 +127,28 @@ class Intake:
     ) -> tuple[Request, bytes | bytearray, Asked]:
         """The request, the body to forward, which is the client's own, untouched, unless a
         router-owned field had to be removed, and what its stream needs. Raises BadRequest."""
-        request, body, asked = self._read_body(head, body, default_model)
-        request.body_bytes = len(body)
-        name = head.get(b"x-priority")
-        if name is not None:
-            request.priority = self._priority(name)
-        patience = head.get(b"x-request-timeout-s")
-        if patience is not None:
-            request.patience_s = _patience_s(patience)
-        return request, body, asked
-
-    def _read_body(
-        self, head: Head, body: bytes | bytearray, default_model: Callable[[], str]
-    ) -> tuple[Request, bytes | bytearray, Asked]:
-        content_type = head.get(b"content-type")
+        asked, content_type = NOTHING_ASKED, head.get(b"content-type")
         internal_id = f"r{next(self._ids)}"
         if content_type and content_type[0] in b"mM" and content_type.lower().startswith(_FORM):
             if head.url.partition(b"?")[0] in _JSON_PATHS:
                 raise BadRequest(415, "this path takes JSON, not forms")
             request = Request(id=internal_id, model=default_model(), prompt_bytes=len(body))
-            return request, body, NOTHING_ASKED
-        if head.get(b"content-encoding") not in (None, b"identity"):
-            raise BadRequest(415, "compressed request bodies are not accepted")
-        parsed = self._decode(body)
-        if self._owned_of(parsed) != self._none_owned:
-            body = self._strip(body)
-        request = self._reduce(parsed, internal_id, head, default_model)
-        return (
-            request,
-            body,
-            self._asked(head, request, parsed) if request.stream else NOTHING_ASKED,
-        )
+        else:
+            if head.get(b"content-encoding") not in (None, b"identity"):
+                raise BadRequest(415, "compressed request bodies are not accepted")
+            parsed = self._decode(body)
+            if self._owned_of(parsed) != self._none_owned:
+                body = self._strip(body)
+            request = self._reduce(parsed, internal_id, head, default_model)
+            if request.stream:
+                asked = self._asked(head, request, parsed)
+        request.body_bytes = len(body)
+        fields = head.fields
+        if b"x-priority" in fields:
+            request.priority = self._priority(fields[b"x-priority"])
+        if b"x-request-timeout-s" in fields:
+            request.patience_s = _patience_s(fields[b"x-request-timeout-s"])
+        return request, body, asked
 
     def _asked(self, head: Head, request: Request, parsed: Any) -> Asked:
         unset = msgspec.UNSET

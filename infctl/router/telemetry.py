@@ -112,8 +112,8 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             line += f" tenant={self.tenant}"
         if self.queue_ms is not None:
             line += f" priority={self.priority} queue_ms={self.queue_ms}"
-        if self.shed is not None:
-            line += f" shed={self.shed}"
+            if self.shed is not None:
+                line += f" shed={self.shed}"
         if self.ttft_ms is not None:
             line += f" ttft_ms={self.ttft_ms}"
         if self.prompt_tokens is not None:
@@ -274,8 +274,16 @@ class Telemetry:
         else:
             self._count(exchange, duration)
         if self._log is not None:
-            name = self._names[exchange.request.priority] if queued else None
-            self._log.request(_request_line(exchange, duration, name))
+            line = _request_line(exchange, duration)
+            self._log.request(self._with_queue(line, exchange) if queued else line)
+
+    def _with_queue(self, line: RequestLine, exchange: Exchange) -> RequestLine:
+        return msgspec.structs.replace(
+            line,
+            priority=self._names[exchange.request.priority],
+            queue_ms=round(exchange.queue_ms, 1),
+            shed=exchange.shed.value if exchange.shed else None,
+        )
 
     def _queued(self, exchange: Exchange) -> None:
         stats = self.classes[self._names[exchange.request.priority]]
@@ -331,7 +339,7 @@ class Telemetry:
         return text
 
 
-def _request_line(exchange: Exchange, duration: float, priority: str | None) -> RequestLine:
+def _request_line(exchange: Exchange, duration: float) -> RequestLine:
     usage = exchange.usage
     ttft = exchange.first_byte - exchange.arrived if exchange.first_byte else None
     return RequestLine(
@@ -348,9 +356,6 @@ def _request_line(exchange: Exchange, duration: float, priority: str | None) -> 
         cached_tokens=usage.cached_tokens if usage else None,
         expected_cached_tokens=exchange.expected_cached if usage else None,
         output_tokens=usage.completion_tokens if usage else None,
-        priority=priority,
-        queue_ms=round(exchange.queue_ms, 1) if priority else None,
-        shed=exchange.shed.value if exchange.shed else None,
     )
 
 

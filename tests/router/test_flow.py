@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from infctl.cli.route import _headline
 from infctl.core.fleet import Endpoint, Load, State
+from infctl.router.admin import Admin
 
 from .conftest import (
     SSE_HEAD,
@@ -24,6 +26,10 @@ from .conftest import (
 
 PROMPT = "x" * 120_000
 """30,000 tokens: 1.5 s of prefill at the speed of an endpoint not seen yet."""
+
+
+async def no_reload() -> tuple[int, Any]:
+    return 500, {}
 
 
 class Gate:
@@ -99,8 +105,15 @@ async def test_the_urgent_class_goes_first(start_engine: StartEngine, start_rout
             await queued(running, n + 1)
         waiting = running.router.director.flow.waiting()
         assert [count for count, _ in waiting] == [2, 2]
+        assert Admin(running.router, list, no_reload)._fleet()["totals"]["queued"] == 4
         gate.open.set()
         await asyncio.gather(*asks)
+        admin = Admin(running.router, list, no_reload)
+        (decision,) = admin._answer("GET", "/v1/decisions/i0")[1]["decisions"]
+        assert decision["queue_ms"] > 0
+        assert " s in the queue" in _headline(decision, "p")
+        decision["queue_ms"] = 0.0
+        assert "queue" not in _headline(decision, "p")
     assert gate.order.index("i0") < gate.order.index("i1") < gate.order.index("b0")
 
 
