@@ -187,7 +187,9 @@ class Routing(Part):
     """The policy, and what protects the router. `extra_paths` extends the allow-list.
 
     A request is tried at most `attempts_max` times; beyond what quiet times have saved up (1,000),
-    retries are at most `retry_share` of the requests, so that they cannot amplify an outage.
+    retries are at most `retry_share` of the requests, so that they cannot amplify an outage. With a
+    `hedge_share`, up to that share of the requests goes to a second endpoint too when its first
+    byte is long overdue, and whoever answers first wins.
     With a `keys_file` only clients with one of its API keys get in (`infctl router keys`); with
     `tls` the router speaks HTTPS alone.
     """
@@ -198,6 +200,7 @@ class Routing(Part):
     picker: Plugin = "best"
     attempts_max: Annotated[int, Field(gt=0, le=10)] = 3
     retry_share: Annotated[float, Field(ge=0, le=1)] = 0.2
+    hedge_share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     drain_s: Annotated[float, Field(ge=0)] = 30.0
     extra_paths: list[Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")]] = []
     flow: Flow = Flow()

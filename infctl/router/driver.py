@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from infctl.core import events as ev
-from infctl.core.commands import Dispatch, Reject
+from infctl.core.commands import Dispatch, Hedge, Reject
 from infctl.core.director import Director, Settings
 from infctl.core.fleet import State
 from infctl.engine import Capabilities
@@ -23,7 +23,7 @@ from infctl.router.upstream import Pool
 from infctl.router.wire import JSON, BadRequest, answer, error_body
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from infctl.core.commands import Command
     from infctl.core.fleet import Endpoint
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from infctl.profile.model import Limits, Routing
     from infctl.router.intake import Asked
     from infctl.router.keys import Account, Keyring
+    from infctl.router.leg import Leg
     from infctl.router.server import Connection
     from infctl.router.wire import Head
 
@@ -98,8 +99,15 @@ class Router:
             exchange.dispatch(command)
         elif isinstance(command, Reject):
             exchange.reject(command)
+        elif isinstance(command, Hedge):
+            self.telemetry.hedges += 1
+            exchange.hedge(command)
         else:
-            exchange.abort_leg()
+            exchange.abort_legs()
+
+    def later(self, seconds: float, call: Callable[[Leg], None], leg: Leg) -> None:
+        """Call back about a leg after a while."""
+        asyncio.get_running_loop().call_later(seconds, call, leg)
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine, keeping a reference until it is done."""
@@ -205,8 +213,7 @@ class Router:
         if exchange.done:
             return
         then = "continues" if resumable else "cut" if started else "retries"
-        self.telemetry.leg_failed(exchange, reason, then)
-        exchange.slot = -1
+        self.telemetry.leg_failed(exchange, exchange.endpoint, reason, then)
         self.handle(ev.LegFailed(exchange.request.id, reason, started, resumable))
         if started and not resumable and not exchange.done:
             exchange.cut(reason)
@@ -307,8 +314,8 @@ class Router:
             pool.close()
         stranded = self.at(slot)
         self.handle(ev.EndpointLeft(endpoint_id))
-        for exchange in stranded:
-            exchange.on_failure(reason, clean=False)
+        for leg in stranded:
+            leg.on_failure(reason, clean=False)
 
     def change(self, endpoint_id: str, state: State, reason: str) -> None:
         """Move an endpoint to another state; ejecting it fails over what it works on."""
@@ -318,8 +325,8 @@ class Router:
         self.telemetry.log("endpoint", endpoint=endpoint_id, state=state.value, reason=reason)
         self.handle(ev.EndpointChanged(endpoint_id, state))
         if state is State.EJECTED:
-            for exchange in self.at(slot):
-                exchange.on_failure(reason, clean=False)
+            for leg in self.at(slot):
+                leg.on_failure(reason, clean=False)
 
     def connect_failed(self, slot: int) -> None:
         """A connection was refused or timed out: no more traffic until a probe succeeds."""
@@ -327,9 +334,9 @@ class Router:
         if endpoint is not None and self.director.fleet.states[slot] is State.READY:
             self.change(endpoint.id, State.EJECTED, "cannot connect")
 
-    def at(self, slot: int) -> list[Exchange]:
+    def at(self, slot: int) -> list[Leg]:
         """What an endpoint works on."""
-        return [e for e in self.exchanges.values() if e.slot == slot and e.endpoint is not None]
+        return [leg for e in self.exchanges.values() for leg in e.legs() if leg.slot == slot]
 
     def suspect(self, slot: int, reason: str) -> None:
         """An endpoint may be dead: ask it at once."""
@@ -353,11 +360,13 @@ class Router:
         now = self.now()
         for exchange in list(self.exchanges.values()):
             self.telemetry.streamed(exchange)
-            reason = exchange.overdue(now)
             if exchange.client_stalled(now):
                 exchange.connection.abort()
-            elif reason:
-                exchange.on_failure(reason, clean=False)
+                continue
+            for leg in exchange.legs():
+                reason = leg.overdue(now)
+                if reason:
+                    leg.on_failure(reason, clean=False)
         self.telemetry.tick(now)
 
     def end(self, reason: str) -> None:
@@ -377,6 +386,7 @@ def _settings(routing: Routing, speed: float) -> Settings:
         queue_s=flow.queue_s / speed,
         priorities=tuple(flow.priorities),
         backlog_s=Settings().backlog_s / speed,
+        hedge_share=routing.hedge_share,
     )
 
 

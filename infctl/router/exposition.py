@@ -130,6 +130,12 @@ class _Snapshot(Collector):
             "infctl_retries", "Requests sent to another endpoint", value=telemetry.retries
         )
         yield CounterMetricFamily(
+            "infctl_hedges", "Requests sent to a second endpoint too", value=telemetry.hedges
+        )
+        yield CounterMetricFamily(
+            "infctl_hedges_won", "Hedges that answered first", value=telemetry.hedges_won
+        )
+        yield CounterMetricFamily(
             "infctl_continuations",
             "Broken streams that went on at another endpoint",
             value=telemetry.continued,

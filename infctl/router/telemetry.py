@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from infctl.core.commands import Shed
     from infctl.core.director import Director
+    from infctl.core.fleet import Endpoint
     from infctl.router.proxy import Exchange
 
 _WINDOW = 512
@@ -205,6 +206,8 @@ class Telemetry:
         self.retries = 0
         self.continued = 0
         self.not_kept = 0
+        self.hedges = 0
+        self.hedges_won = 0
         self.kept_bytes = 0
         self.missing_series: dict[str, tuple[str, ...]] = {}
         self._log: Log | None = None
@@ -243,9 +246,10 @@ class Telemetry:
         self.endpoints.pop(endpoint_id, None)
         self.missing_series.pop(endpoint_id, None)
 
-    def leg_failed(self, exchange: Exchange, reason: str, then: str) -> None:
-        """An endpoint failed a request; `then` it continues, retries, or is cut."""
-        endpoint = exchange.endpoint
+    def leg_failed(
+        self, exchange: Exchange, endpoint: Endpoint | None, reason: str, then: str
+    ) -> None:
+        """An endpoint failed a request; `then` it continues, retries, is hedged, or is cut."""
         if endpoint is not None:
             stats = self.stats(endpoint.id)
             stats.failed_legs += 1

@@ -354,7 +354,7 @@ class Machine(RuleBasedStateMachine):
         fleet = self.made.fleet
         for name in ("inflight", "pending", "pending_tokens"):
             assert float(getattr(fleet, name).min(initial=0.0)) >= -1e-6
-        current = [f for f in self.made.flights.values() if self.made._current(f)]
+        current = [f for f in self.made.flights if self.made.flights.current(f)]
         assert float(fleet.inflight.sum()) == len(current)
 
 
