@@ -19,6 +19,7 @@ from infctl.core.latency import Latency
 from infctl.core.learning import BYTES_PER_TOKEN, Experience
 from infctl.core.ledger import Decision, Ledger, Row, rows
 from infctl.core.prefix import PrefixIndex
+from infctl.core.slowstart import SlowStart
 
 if TYPE_CHECKING:
     from random import Random
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     attempts_max: int = 3
     retry_share: float = 0.2
+    slow_start_s: float = 10.0
 
 
 class Flight(msgspec.Struct, gc=False):
@@ -68,6 +70,7 @@ class Director:
         self.settings = settings or Settings()
         self.retries = Budget(self.settings.retry_share, _RETRIES_SAVED_MAX)
         self.flights: dict[str, Flight] = {}
+        self.slow_start = SlowStart(self.settings.slow_start_s * 1000.0)
         self.experience = Experience()
         self.ledger = Ledger()
         self._snapshot: tuple[Endpoint | None, ...] = ()
@@ -114,10 +117,14 @@ class Director:
     def _dispatch(self, request: Request, attempt: int, tried: tuple[int, ...]) -> Command:
         fleet = self.fleet
         cached = self._estimate(request)
-        choice = self.pipeline.decide(request, fleet, cached, self._random, tried)
+        slow_start = self.slow_start
+        avoided = tried or (slow_start.held_back(fleet) if slow_start.starting else ())
+        choice = self.pipeline.decide(request, fleet, cached, self._random, avoided)
         if choice is None:
             return self._refuse(request)
         slot = choice.slot
+        if slow_start.starting:
+            slow_start.took(slot)
         hit = float(cached[slot])
         cells = fleet.cells
         uncached = max(request.prompt_tokens - hit, 0.0)
@@ -267,6 +274,8 @@ class Director:
         slot = self.fleet.add(endpoint, event.state)
         self.latency.join(slot, endpoint.pool)
         self._bound_index(slot, endpoint, endpoint.kv_capacity_tokens)
+        if event.state is State.READY:
+            self.slow_start.ready(slot, self.fleet)
         return []
 
     def _bound_index(self, slot: int, endpoint: Endpoint, kv_tokens: int) -> None:
@@ -278,6 +287,7 @@ class Director:
         slot = self.fleet.remove(event.endpoint_id)
         if slot is not None:
             self.index.remove(slot)
+            self.slow_start.out(slot)
         return []
 
     def _changed(self, event: ev.EndpointChanged) -> list[Command]:
@@ -286,6 +296,10 @@ class Director:
             if event.state is State.EJECTED:
                 self.index.remove(slot)
             self.fleet.set_state(slot, event.state)
+            if event.state is State.READY:
+                self.slow_start.ready(slot, self.fleet)
+            else:
+                self.slow_start.out(slot)
         return []
 
     def _reported(self, event: ev.LoadReported) -> list[Command]:

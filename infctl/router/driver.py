@@ -13,9 +13,10 @@ from infctl.core.commands import Dispatch, Reject
 from infctl.core.director import Director, Settings
 from infctl.core.fleet import State
 from infctl.router.intake import Intake
+from infctl.router.lives import Lives
 from infctl.router.proxy import Exchange
 from infctl.router.telemetry import Telemetry
-from infctl.router.upstream import Pool
+from infctl.router.upstream import Pool, own_fault
 from infctl.router.wire import JSON, BadRequest, answer, error_body
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ class Router:
         own_metrics_port: bool = False,
     ) -> None:
         self.limits: Limits = routing.limits
-        self.director = Director(
-            pipeline, Random(seed), Settings(routing.attempts_max, routing.retry_share)
-        )
+        settings = Settings(routing.attempts_max, routing.retry_share, routing.health.slow_start_s)
+        self.director = Director(pipeline, Random(seed), settings)
+        self.lives = Lives(self, routing.health)
         self.pools: dict[int, Pool] = {}
         self.exchanges: dict[str, Exchange] = {}
         self.telemetry = Telemetry()
@@ -139,6 +140,7 @@ class Router:
     def leg_failed(self, exchange: Exchange, reason: str) -> None:
         """An endpoint failed this request; the Director may send it elsewhere."""
         started = bool(exchange.first_byte)
+        self.lives.failed(exchange.slot)
         self.telemetry.leg_failed(exchange.endpoint, started)
         self.handle(ev.LegFailed(exchange.request.id, reason, started))
         if started and not exchange.done:
@@ -171,15 +173,15 @@ class Router:
             if self._own_metrics_port:
                 body = error_body(404, "metrics are on a port of their own")
                 return 404, body, JSON
-            return (
-                200,
-                self.telemetry.exposition(self.director, self.now()),
-                self.telemetry.CONTENT_TYPE,
-            )
+            return 200, self.metrics(), self.telemetry.CONTENT_TYPE
         if not bool(self.director.fleet.ready.any()):
             body = error_body(503, "no endpoint is ready yet")
             return 503, body, JSON
         return 200, b"" if path == b"/health" else self._models(), JSON
+
+    def metrics(self) -> bytes:
+        """The Prometheus text."""
+        return self.telemetry.exposition(self.director, self.lives.machine.lives, self.now())
 
     def _models(self) -> bytes:
         fleet = self.director.fleet
@@ -196,11 +198,13 @@ class Router:
 
     def join(self, endpoint: Endpoint, state: State) -> None:
         """An endpoint was discovered."""
+        before = self.lives.of(endpoint.id)
         self.leave(endpoint.id, "the endpoint was replaced")
         self.handle(ev.EndpointJoined(endpoint, state))
         slot = self.director.fleet.slot_of(endpoint.id)
         if slot is not None:
             self.pools[slot] = Pool(endpoint)
+            self.lives.joined(slot, before)
 
     def leave(self, endpoint_id: str, reason: str = "the endpoint left the fleet") -> None:
         """An endpoint is gone; what it had not begun to answer goes elsewhere."""
@@ -211,26 +215,36 @@ class Router:
         if pool is not None:
             pool.close()
         stranded = self._at(slot)
+        self.lives.machine.left(slot)
         self.handle(ev.EndpointLeft(endpoint_id))
         for exchange in stranded:
             exchange.on_failure(reason, clean=False)
 
-    def change(self, endpoint_id: str, state: State, reason: str) -> None:
-        """Move an endpoint to another state; ejecting it fails over what it works on."""
+    def change(
+        self, endpoint_id: str, state: State, reason: str, *, abandon: bool | None = None
+    ) -> None:
+        """Move an endpoint to another state; `abandon` (by default when ejecting) fails over what
+        it works on."""
         slot = self.director.fleet.slot_of(endpoint_id)
         if slot is None or self.director.fleet.states[slot] is state:
             return
         self.telemetry.log("endpoint", endpoint=endpoint_id, state=state.value, reason=reason)
         self.handle(ev.EndpointChanged(endpoint_id, state))
-        if state is State.EJECTED:
+        if state is State.EJECTED if abandon is None else abandon:
             for exchange in self._at(slot):
                 exchange.on_failure(reason, clean=False)
 
-    def connect_failed(self, slot: int) -> None:
-        """A connection was refused or timed out: no more traffic until a probe succeeds."""
-        endpoint = self.director.fleet.slots[slot]
-        if endpoint is not None and self.director.fleet.states[slot] is State.READY:
-            self.change(endpoint.id, State.EJECTED, "cannot connect")
+    def connect_failed(self, slot: int, error: OSError) -> None:
+        """A connection could not be made: refused tells for certain that nobody is there."""
+        if isinstance(error, ConnectionRefusedError):
+            self.lives.refused(slot, "refuses connections")
+        elif not own_fault(error):
+            self.suspect(slot, "cannot connect")
+
+    def suspect(self, slot: int, reason: str) -> None:
+        """Something speaks against an endpoint, as a stream that stalls: probe it at once, and
+        eject it if that one probe fails."""
+        self.lives.suspect(slot, reason)
 
     def _at(self, slot: int) -> list[Exchange]:
         return [e for e in self.exchanges.values() if e.slot == slot and e.endpoint is not None]
@@ -245,6 +259,7 @@ class Router:
                 exchange.connection.abort()
             elif reason:
                 exchange.on_failure(reason, clean=False)
+        self.lives.tick(now)
         self.telemetry.tick(now)
 
 

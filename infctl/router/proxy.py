@@ -99,7 +99,7 @@ class Exchange:
         except OSError as error:
             if not self.done and self.attempt == attempt:
                 reason = "timed out" if isinstance(error, TimeoutError) else error
-                self.router.connect_failed(self.slot)
+                self.router.connect_failed(self.slot, error)
                 self.router.leg_failed(self, f"cannot connect: {reason}")
             return
         if self.done or self.attempt != attempt:
@@ -199,6 +199,9 @@ class Exchange:
         ok = 200 <= self.status < 300
         if ok:
             self.usage = parse_usage(self.tail)
+            self.router.lives.answered(self.slot)
+        elif self.status >= 500:
+            self.router.lives.failed(self.slot)
         self._close(ok)
         self.connection.finish(self.head.keep_alive)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -14,6 +15,16 @@ if TYPE_CHECKING:
 _HEAD_MAX = 65536
 _IDLE_MAX = 256
 _PROBE_BODY_MAX = 8 << 20
+
+
+_OWN_FAULTS = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL)
+)
+
+
+def own_fault(error: OSError) -> bool:
+    """Whether a connection failed for want of something here: descriptors, memory, ports."""
+    return error.errno in _OWN_FAULTS
 
 
 class Receiver(Protocol):
@@ -216,16 +227,44 @@ class Pool:
 
     async def get(self, path: str, timeout_s: float) -> tuple[int, bytes]:
         """A probe: status and body of GET `path`. Raises OSError on any failure."""
+        return await self._ask(b"GET", path, [], b"", timeout_s)
+
+    async def post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        """Status and body of POST `path` with a JSON body. Raises OSError on any failure."""
+        headers = [(b"content-type", b"application/json")]
+        return await self._ask(b"POST", path, headers, body, timeout_s)
+
+    async def _ask(
+        self,
+        method: bytes,
+        path: str,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes,
+        timeout_s: float,
+    ) -> tuple[int, bytes]:
+        head = request_head(method, path.encode(), self.netloc, headers, b"probe", len(body))
         async with asyncio.timeout(timeout_s):
-            link = self.take() or await self.connect(timeout_s)
-            probe = _Probe()
-            head = request_head(b"GET", path.encode(), self.netloc, [], b"probe", 0)
-            link.send(probe, head, b"")
-            try:
-                return await probe.result
-            finally:
-                if not probe.result.done() or probe.failed:
-                    link.abort()
+            link = self.take()
+            if link is not None:
+                try:
+                    return await _exchange(link, head, body)
+                except _Unanswered:
+                    pass  # an idle connection may close just as it is used: that says nothing
+            return await _exchange(await self.connect(timeout_s), head, body)
+
+
+class _Unanswered(ConnectionError):
+    """The connection closed before one byte of an answer."""
+
+
+async def _exchange(link: Link, head: bytes, body: bytes) -> tuple[int, bytes]:
+    probe = _Probe()
+    link.send(probe, head, body)
+    try:
+        return await probe.result
+    finally:
+        if not probe.result.done() or probe.failed:
+            link.abort()
 
 
 class _Probe:
@@ -259,4 +298,5 @@ class _Probe:
     def on_failure(self, reason: str, clean: bool) -> None:
         self.failed = True
         if not self.result.done():
-            self.result.set_exception(ConnectionError(reason))
+            kind = _Unanswered if clean else ConnectionError
+            self.result.set_exception(kind(reason))
