@@ -98,7 +98,7 @@ class Supervisor:
         if self.status.state == STARTING:
             return self.plan.poll_s
         if self.status.state == READY:
-            return min(_LOOK_S, self.plan.check_s)
+            return min(_LOOK_S, self.plan.check_s, self.plan.liveness_s)
         if self._deadline:
             return max(0.0, self._deadline - time.monotonic())
         return _IDLE_S

@@ -116,14 +116,16 @@ class Canaries:
         key = _key(endpoint)
         texts = tuple(answer for answer in answers if answer is not None)
         if len(texts) < len(answers):
-            self._unsupported(key)
-            return None
+            return self._completes_nothing(key, anew)
         return _garbage(texts) or self._compare(key, texts, anew)
 
-    def _unsupported(self, key: str) -> None:
+    def _completes_nothing(self, key: str, anew: bool) -> str | None:
+        if self.fingerprints.get(key) is not None and not anew:
+            return "it completes no prompts any more"
         if key not in self._mute and len(self._mute) < _PRINTS_MAX:
             self._mute.add(key)
             self._log("not_verified", model=key.partition("|")[0], note="it completes no prompts")
+        return None
 
     def _compare(self, key: str, texts: Answers, anew: bool) -> str | None:
         known = self.fingerprints.get(key)
