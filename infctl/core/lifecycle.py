@@ -236,6 +236,13 @@ class Lifecycle:
         life.restart_reason = problem
         return [*self._eject(slot, life, Cause.CANARY, problem, now), *self._restart(slot, now)]
 
+    def outvoted(self, slot: int, now: float) -> list[Effect]:
+        """What it answered when it was verified is not what the others answer."""
+        life = self._taking_traffic(slot)
+        if life is None:
+            return []
+        return self._eject(slot, life, Cause.CANARY, "other endpoints answer otherwise", now)
+
     # --- operators --------------------------------------------------------------------------------
 
     def drain(self, slot: int, now: float) -> list[Effect]:

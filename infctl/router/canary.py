@@ -54,9 +54,17 @@ class _Completion(msgspec.Struct):
     choices: list[_Choice] = []
 
 
+class Print(msgspec.Struct, frozen=True):
+    """Answers taken for the truth, the endpoint that gave them, and whether another one agreed."""
+
+    answers: Answers
+    endpoint: str
+    confirmed: bool = False
+
+
 class _File(msgspec.Struct):
     run: float = 0.0
-    answers: dict[str, Answers] = {}
+    prints: dict[str, Print] = {}
     format: int = 1
 
 
@@ -65,7 +73,7 @@ class Fingerprints:
     At most 1,000, the oldest go first."""
 
     def __init__(self) -> None:
-        self._answers: dict[str, Answers] = {}
+        self._prints: dict[str, Print] = {}
         self._path: Path | None = None
         self._run = 0.0
 
@@ -78,26 +86,32 @@ class Fingerprints:
         except (OSError, msgspec.DecodeError):
             return
         if kept.run == run:
-            self._answers = dict(kept.answers)
+            self._prints = dict(kept.prints)
 
-    def get(self, key: str) -> Answers | None:
+    def get(self, key: str) -> Print | None:
         """The first answers, None if there were none yet."""
-        return self._answers.get(key)
+        return self._prints.get(key)
 
-    def put(self, key: str, answers: Answers) -> None:
+    def put(self, key: str, answers: Print) -> None:
         """Take these for the truth. Raises MachineError if the file cannot be written."""
-        if len(self._answers) >= _PRINTS_MAX and key not in self._answers:
-            del self._answers[next(iter(self._answers))]
-        self._answers[key] = answers
+        if len(self._prints) >= _PRINTS_MAX and key not in self._prints:
+            del self._prints[next(iter(self._prints))]
+        self._prints[key] = answers
         if self._path is not None:
-            state.write(self._path, msgspec.json.encode(_File(self._run, self._answers)))
+            state.write(self._path, msgspec.json.encode(_File(self._run, self._prints)))
 
 
 class Canaries:
-    """Asks engines, and judges what they answer. `log(event, **fields)` tells of oddities."""
+    """Asks engines, and judges what they answer. `log(event, **fields)` tells of oddities.
+
+    The first answers may be the wrong ones. While no second endpoint has confirmed them, two others
+    that agree with each other outvote them, and `outvoted(endpoint)` is called of who gave them.
+    """
 
     def __init__(self, log: Callable[..., None]) -> None:
         self.fingerprints = Fingerprints()
+        self.outvoted: Callable[[str], None] = lambda endpoint: None
+        self._rivals: dict[str, dict[str, Answers]] = {}
         self._log = log
         self._mute: set[str] = set()
 
@@ -117,7 +131,7 @@ class Canaries:
         texts = tuple(answer for answer in answers if answer is not None)
         if len(texts) < len(answers):
             return self._completes_nothing(key, anew)
-        return _garbage(texts) or self._compare(key, texts, anew)
+        return _garbage(texts) or self._compare(key, endpoint.id, texts, anew)
 
     def _completes_nothing(self, key: str, anew: bool) -> str | None:
         if self.fingerprints.get(key) is not None and not anew:
@@ -127,22 +141,52 @@ class Canaries:
             self._log("not_verified", model=key.partition("|")[0], note="it completes no prompts")
         return None
 
-    def _compare(self, key: str, texts: Answers, anew: bool) -> str | None:
+    def _compare(self, key: str, endpoint: str, texts: Answers, anew: bool) -> str | None:
         known = self.fingerprints.get(key)
-        if known is None or anew or len(known) != len(texts):
-            try:
-                self.fingerprints.put(key, texts)
-            except InfctlError as error:
-                self._log("fingerprint_not_kept", error=str(error))
+        if known is None or anew or len(known.answers) != len(texts):
+            self._trust(key, Print(texts, endpoint))
             return None
-        wrong = [pair for pair in zip(known, texts, strict=True) if not _agree(*pair)]
-        if len(wrong) * 2 < len(texts):
+        if _same(known.answers, texts):
+            if not known.confirmed and known.endpoint != endpoint:
+                self._trust(key, Print(known.answers, known.endpoint, confirmed=True))
             return None
-        expected, got = wrong[0]
-        return (
-            f"{len(wrong)} of {len(texts)} canary answers differ from the first ones: "
-            f"{got[:_SHOWN]!r} instead of {expected[:_SHOWN]!r}"
-        )
+        if not known.confirmed and self._outvotes(key, endpoint, texts):
+            self._log("fingerprint_outvoted", endpoint=known.endpoint, by=endpoint)
+            self._trust(key, Print(texts, endpoint, confirmed=True))
+            self.outvoted(known.endpoint)
+            return None
+        return _difference(known.answers, texts)
+
+    def _outvotes(self, key: str, endpoint: str, texts: Answers) -> bool:
+        """Whether another endpoint gave these answers as well; they are remembered if not."""
+        if len(self._rivals) >= _PRINTS_MAX and key not in self._rivals:
+            self._rivals.clear()
+        rivals = self._rivals.setdefault(key, {})
+        known = self.fingerprints.get(key)
+        if known is not None and known.endpoint == endpoint:
+            return False
+        rivals[endpoint] = texts
+        return any(_same(theirs, texts) for name, theirs in rivals.items() if name != endpoint)
+
+    def _trust(self, key: str, answers: Print) -> None:
+        self._rivals.pop(key, None)
+        try:
+            self.fingerprints.put(key, answers)
+        except InfctlError as error:
+            self._log("fingerprint_not_kept", error=str(error))
+
+
+def _same(known: Answers, texts: Answers) -> bool:
+    return sum(map(_agree, known, texts)) * 2 > len(known)
+
+
+def _difference(known: Answers, texts: Answers) -> str:
+    wrong = [pair for pair in zip(known, texts, strict=True) if not _agree(*pair)]
+    expected, got = wrong[0]
+    return (
+        f"{len(wrong)} of {len(texts)} canary answers differ from the first ones: "
+        f"{got[:_SHOWN]!r} instead of {expected[:_SHOWN]!r}"
+    )
 
 
 def _key(endpoint: Endpoint) -> str:

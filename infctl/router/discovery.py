@@ -84,6 +84,7 @@ class Discovery:
         self._speed = speed
         self._canaries = Canaries(router.telemetry.log)
         self._known: dict[str, _Known] = {}
+        self._canaries.outvoted = router.lives.outvoted
         router.lives.pace(speed)
 
     def update(self, endpoints: Sequence[Endpoint]) -> None:

@@ -204,7 +204,10 @@ class Watch:
         if slot is None or pool is None:
             return
         lives, life = self._router.lives, self._machine.lives[slot]
-        lives.apply(self._machine.verifying(slot, self._router.now()))
+        begun = self._machine.verifying(slot, self._router.now())
+        if not begun:  # held by an operator since
+            return
+        lives.apply(begun)
         problem = None
         if self._health.verify and self._endpoint.models:
             engine = self._engines.get(self._endpoint.engine)

@@ -61,6 +61,12 @@ class Lives:
             if wake is not None:
                 wake()
 
+    def outvoted(self, endpoint_id: str) -> None:
+        """The others' canary answers agree, and not with this endpoint's."""
+        slot = self._router.director.fleet.slot_of(endpoint_id)
+        if slot is not None:
+            self.apply(self.machine.outvoted(slot, self._router.now()))
+
     def tick(self, now: float) -> None:
         """Call about once a second."""
         self.apply(self.machine.tick(now))

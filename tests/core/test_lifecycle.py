@@ -245,6 +245,14 @@ def test_what_an_operator_takes_out_while_it_is_verified_stays_out() -> None:
     assert play.fleet.states[0] is State.EJECTED
 
 
+def test_one_that_is_outvoted_is_verified_again() -> None:
+    play = Play(1)
+    (move,) = play.do(play.machine.outvoted(0, 1.0))
+    assert (move.cause, move.abandon) == (Cause.CANARY, False)  # type: ignore[union-attr]
+    assert play.do(play.machine.outvoted(0, 1.0)) == []
+    assert play.verify(0, "differs", 3.0)[1:] == [Restart(0, "differs")]
+
+
 def test_a_supervisors_word_ejects_once() -> None:
     play = Play()
     (move,) = play.do(play.machine.unit_ended(0, "exited", 1.0))

@@ -12,7 +12,7 @@ import pytest
 
 from infctl import compose
 from infctl.core.fleet import Endpoint
-from infctl.router.canary import PROMPTS, Canaries, Fingerprints
+from infctl.router.canary import PROMPTS, Canaries, Fingerprints, Print
 from infctl.router.upstream import Pool
 
 from .conftest import Engine, Seen, whole
@@ -93,6 +93,32 @@ async def test_other_revisions_and_units_of_none_are_not_compared(verify: Verifi
     assert await verify(says(str.upper), revision="") is not None
 
 
+async def test_first_answers_that_two_others_contradict_are_outvoted(verify: Verifier) -> None:
+    outvoted: list[str] = []
+    verify.canaries.outvoted = outvoted.append
+    assert await verify(says(str.upper), unit="bad") is None
+    for _ in range(3):  # one alone cannot, however often it tries
+        assert await verify(says(usual), unit="u1") is not None
+    assert await verify(says(str.title), unit="u3") is not None
+    assert outvoted == []
+    assert await verify(says(usual), unit="u2") is None
+    assert outvoted == ["bad"]
+    assert await verify(says(usual), unit="u1") is None
+    assert await verify(says(str.upper), unit="bad") is not None
+
+
+async def test_what_a_second_endpoint_confirmed_is_never_outvoted(
+    verify: Verifier, tmp_path: Path
+) -> None:
+    verify.canaries.fingerprints.keep(tmp_path / "file", 1.0)
+    assert await verify(says(usual), unit="u0") is None
+    assert await verify(says(usual), unit="u1") is None
+    verify.canaries = Canaries(lambda *_, **__: None)  # the router restarts
+    verify.canaries.fingerprints.keep(tmp_path / "file", 1.0)
+    for name in ("u1", "u2", "u3", "u4"):
+        assert await verify(says(str.upper), unit=name) is not None
+
+
 @pytest.mark.parametrize(
     ("say", "problem"),
     [
@@ -167,12 +193,13 @@ def test_fingerprints_outlive_the_router_but_not_the_run(tmp_path: Path) -> None
     file = tmp_path / "fingerprints.json"
     first = Fingerprints()
     first.keep(file, 1.0)
-    first.put("m|r|vllm", ("a", "b"))
+    first.put("m|r|vllm", Print(("a", "b"), "u0"))
     assert file.stat().st_mode & 0o777 == 0o600
     again, later, damaged = Fingerprints(), Fingerprints(), Fingerprints()
     again.keep(file, 1.0)
     later.keep(file, 2.0)
-    assert (again.get("m|r|vllm"), later.get("m|r|vllm")) == (("a", "b"), None)
+    assert again.get("m|r|vllm") == Print(("a", "b"), "u0")
+    assert later.get("m|r|vllm") is None
     file.write_bytes(b"{")
     damaged.keep(file, 1.0)
     assert damaged.get("m|r|vllm") is None
@@ -190,6 +217,6 @@ async def test_a_disk_that_takes_nothing_stops_no_endpoint(
 def test_fingerprints_are_bounded() -> None:
     prints = Fingerprints()
     for number in range(1500):
-        prints.put(str(number), ("a",))
-    assert (prints.get("0"), prints.get("1499")) == (None, ("a",))
+        prints.put(str(number), Print(("a",), "u0"))
+    assert prints.get("0") is None
     assert sum(prints.get(str(n)) is not None for n in range(1500)) == 1000
