@@ -34,6 +34,7 @@ _CHARACTERS = 8
 """Answers agree when these first ones do: two tokens or so."""
 
 _ANSWER_S = 30.0
+_NOTHING_THERE = (404, 405, 501)
 _PRINTS_MAX = 1000
 _SHOWN = 40
 
@@ -201,10 +202,10 @@ async def _ask(pool: Pool, endpoint: Endpoint, prompt: str, exact: bool) -> str 
     body: dict[str, Any] = {"model": endpoint.models[0], "max_tokens": _TOKENS}
     body |= {"temperature": 0, "seed": 0} | ({"ignore_eos": True} if exact else {})
     status, data = await _post(pool, "/v1/completions", body | {"prompt": prompt})
-    if status in (404, 405):
+    if status in _NOTHING_THERE:
         messages = [{"role": "user", "content": prompt}]
         status, data = await _post(pool, "/v1/chat/completions", body | {"messages": messages})
-    if 400 <= status < 500:
+    if 400 <= status < 500 or status in _NOTHING_THERE:
         return None
     if status != 200:
         raise ConnectionError(f"answered {status}")

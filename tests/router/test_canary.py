@@ -147,7 +147,7 @@ async def test_chat_is_asked_where_there_are_no_completions(verify: Verifier) ->
     assert await verify(says(str.upper, chat=True)) is not None
 
 
-@pytest.mark.parametrize("status", ["400 Bad Request", "404 Not Found", "422 Odd"])
+@pytest.mark.parametrize("status", ["400 Bad", "404 Not Found", "422 Odd", "501 No"])
 async def test_an_engine_that_completes_nothing_passes_and_is_told_once(
     status: str, verify: Verifier
 ) -> None:
