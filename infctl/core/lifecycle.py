@@ -17,17 +17,18 @@ holds out stays out, whatever the evidence.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from infctl.core import outliers
-from infctl.core.breaker import REQUESTS_MIN, Breaker
+from infctl.core.breaker import REQUESTS_MIN
 from infctl.core.fleet import State
+from infctl.core.life import Cause, Life, Move, Restart, Spared
 
 if TYPE_CHECKING:
     from infctl.core.fleet import Fleet
+    from infctl.core.life import Effect
 
 WAIT_S = 1.0
 WAIT_S_MAX = 60.0
@@ -46,47 +47,6 @@ SLOW_S = 10.0
 COMPARE_S = 2.0
 
 
-class Cause(StrEnum):
-    """Why an endpoint was ejected."""
-
-    REFUSED = "refused"
-    PROBE = "probe"
-    UNIT = "unit"
-    ERRORS = "errors"
-    OUTLIER = "outlier"
-    SLOW = "slow"
-    CANARY = "canary"
-    OPERATOR = "operator"
-
-
-class Move(msgspec.Struct, frozen=True):
-    """Move an endpoint to `state`; `abandon`: what runs there moves on."""
-
-    slot: int
-    state: State
-    reason: str
-    cause: Cause | None = None
-    abandon: bool = False
-
-
-class Restart(msgspec.Struct, frozen=True):
-    """Ask whoever runs the endpoint to restart it; `check`: only if it finds it mute as well."""
-
-    slot: int
-    reason: str
-    check: bool = False
-
-
-class Spared(msgspec.Struct, frozen=True):
-    """An endpoint should be out but stays, so that not too many are."""
-
-    slot: int
-    reason: str
-
-
-Effect = Move | Restart | Spared
-
-
 class Settings(msgspec.Struct, frozen=True):
     """`probe_failures` in a row eject; `ejected_share_max` of peers may be out for statistical
     reasons. Engines live `speed` times faster than the clock."""
@@ -94,32 +54,6 @@ class Settings(msgspec.Struct, frozen=True):
     probe_failures: int = 2
     ejected_share_max: float = 0.3
     speed: float = 1.0
-
-
-class Life(msgspec.Struct):
-    """What is known of one endpoint. Times are monotonic seconds.
-
-    `held`: an operator took it out. `cause` is why it is out, None when it is not; `retry_at` when
-    it may be tried again. `restart_reason` is a restart that waits for what runs there to end.
-    `statistical`: it is out for reasons that count against the share of peers. `accepts_anew`: an
-    operator resumed it after failed canaries, so what it answers now is the new truth.
-    """
-
-    since: float
-    reason: str = "discovered"
-    breaker: Breaker = msgspec.field(default_factory=Breaker)
-    cause: Cause | None = None
-    flaps: int = 0
-    forgiven_at: float = 0.0
-    retry_at: float = 0.0
-    held: bool = False
-    probe_failures: int = 0
-    suspected: bool = False
-    spared_until: float = 0.0
-    slow_since: float = 0.0
-    restart_reason: str | None = None
-    statistical: bool = False
-    accepts_anew: bool = False
 
 
 class Lifecycle:
@@ -207,6 +141,12 @@ class Lifecycle:
         if self._fleet.states[slot] in (State.STARTING, State.EJECTED):
             return []
         return self._eject(slot, self.lives[slot], Cause.UNIT, reason, now, abandon=True)
+
+    def began_anew(self, slot: int, now: float) -> list[Effect]:
+        """Its counters began anew: another process answers at its address, perhaps not the same."""
+        if self._taking_traffic(slot) is None:
+            return []
+        return [self._move(slot, State.STARTING, "it was started again", now)]
 
     def due(self, slot: int, now: float) -> bool:
         """Whether a healthy endpoint may be tried now."""

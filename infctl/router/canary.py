@@ -17,7 +17,7 @@ from infctl import state
 from infctl.errors import InfctlError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Iterable
     from pathlib import Path
 
     from infctl.core.fleet import Endpoint
@@ -123,8 +123,7 @@ class Canaries:
         the truth whatever was answered before, unless they are garbage."""
         exact = engine is not None and engine.capabilities.ignore_eos
         try:
-            asked = [_ask(pool, endpoint, prompt, exact) for prompt in PROMPTS]
-            answers = await asyncio.gather(*asked)
+            answers = await _all(_ask(pool, endpoint, prompt, exact) for prompt in PROMPTS)
         except OSError as error:
             what = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             return f"canaries failed: {what}"
@@ -195,6 +194,16 @@ def _key(endpoint: Endpoint) -> str:
     nothing with others."""
     model = endpoint.models[0] if endpoint.models else ""
     return "|".join((model, endpoint.revision or endpoint.id, endpoint.engine))
+
+
+async def _all(asked: Iterable[Coroutine[None, None, str | None]]) -> list[str | None]:
+    """All at the same time; when one fails, the others are given up."""
+    tasks = [asyncio.ensure_future(one) for one in asked]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _ask(pool: Pool, endpoint: Endpoint, prompt: str, exact: bool) -> str | None:

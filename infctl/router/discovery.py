@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from infctl.actuator import UnitStatus
-    from infctl.core.lifecycle import Restart
+    from infctl.core.life import Restart
     from infctl.engine import Engine
     from infctl.profile.model import Health
     from infctl.router.driver import Router

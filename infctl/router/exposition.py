@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from infctl.core.director import Director
     from infctl.core.fleet import Endpoint
-    from infctl.core.lifecycle import Life
+    from infctl.core.life import Life
     from infctl.router.telemetry import EndpointStats, Histogram, Telemetry
 
 _LABELS = ("endpoint", "pool")

@@ -70,6 +70,7 @@ class Watch:
         self._interval_s = max(health.interval_s / speed, _INTERVAL_S_MIN)
         self._awake = asyncio.Event()
         self._failing = False
+        self._tokens = 0.0
         self._said: tuple[str, dict[str, object]] | None = None
 
     async def run(self) -> None:
@@ -130,6 +131,18 @@ class Watch:
         if engine is not None and self._state() is State.READY:
             pool = self._pool() or pool
             await scrape(self._router, self._endpoint, engine, pool, self._health.timeout_s)
+            self._look_for_another()
+
+    def _look_for_another(self) -> None:
+        """Nothing but its counters may tell that another engine took over the address."""
+        slot = self._slot()
+        load = None if slot is None else self._router.director.fleet.loads[slot]
+        tokens = load.prompt_tokens_total if load is not None else None
+        before, self._tokens = self._tokens, self._tokens if tokens is None else tokens
+        if slot is not None and tokens is not None and tokens < before:
+            lives = self._router.lives
+            lives.apply(self._machine.began_anew(slot, self._router.now()))
+            self._awake.set()
 
     def _due(self) -> bool:
         slot = self._slot()

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from infctl.core.lifecycle import Lifecycle, Move, Restart, Settings
+from infctl.core.life import Move, Restart
+from infctl.core.lifecycle import Lifecycle, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from infctl.core.fleet import Endpoint
-    from infctl.core.lifecycle import Effect, Life
+    from infctl.core.life import Effect, Life
     from infctl.profile.model import Health
     from infctl.router.driver import Router
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from infctl.core.director import Director
     from infctl.core.fleet import Endpoint
-    from infctl.core.lifecycle import Life
+    from infctl.core.life import Life
     from infctl.router.proxy import Exchange
 
 _WINDOW = 512

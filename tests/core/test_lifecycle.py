@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from infctl.core.breaker import STREAK_MAX
 from infctl.core.fleet import Endpoint, Fleet, State
+from infctl.core.life import Cause, Effect, Move, Restart, Spared
 from infctl.core.lifecycle import (
     FORGIVE_S,
     RESTART_AFTER_S,
@@ -16,13 +17,8 @@ from infctl.core.lifecycle import (
     SPARED_S,
     WAIT_S,
     WAIT_S_MAX,
-    Cause,
-    Effect,
     Lifecycle,
-    Move,
-    Restart,
     Settings,
-    Spared,
 )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from infctl import compose, state
 from infctl.actuator import RESTART_FILE, RestartRequest, UnitStatus
 from infctl.core.fleet import Endpoint, State
-from infctl.core.lifecycle import Cause
+from infctl.core.life import Cause
 from infctl.profile.model import Health
 from infctl.router.discovery import Discovery, from_urls
 from infctl.router.upstream import Pool
@@ -251,6 +251,35 @@ async def test_one_that_comes_back_with_garbage_stays_out_until_an_operator_acce
         assert "differ" in row["reason"]
         router.lives.act("u0", "resume")
         await until(lambda: states(running) == {"u0": "ready"})
+        discovery.close()
+
+
+async def test_an_engine_whose_counters_begin_anew_is_verified_again(
+    start_engine: Any, start_router: Any
+) -> None:
+    engine, tokens, model = Moody(), 500, "m"
+
+    async def script(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        if seen.method == "GET":
+            metrics = f'vllm:prompt_tokens_total{{engine="0",model_name="m"}} {tokens}.0\n'
+            await engine_like(model, metrics=VLLM_METRICS + metrics)(seen, writer)
+        else:
+            await engine(seen, writer)
+
+    started = await start_engine(script)
+    async with start_router([]) as running:
+        discovery = watch(running, [unit(started.url)])
+        await until(lambda: states(running) == {"u0": "ready"})
+        tokens = 600
+        await asyncio.sleep(0.6)
+        assert (states(running), engine.canaries) == ({"u0": "ready"}, 3)
+        tokens = 7
+        await until(lambda: engine.canaries == 6)
+        await until(lambda: states(running) == {"u0": "ready"})
+        tokens, model = 3, "other"
+        await until(lambda: states(running) == {"u0": "starting"})
+        await until(lambda: any(line["event"] == "wrong_model" for line in log(running)))
+        assert states(running) == {"u0": "starting"}
         discovery.close()
 
 
