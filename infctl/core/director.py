@@ -293,7 +293,7 @@ class Director:
     def _changed(self, event: ev.EndpointChanged) -> list[Command]:
         slot = self.fleet.slot_of(event.endpoint_id)
         if slot is not None:
-            if event.state is State.EJECTED:
+            if event.state in (State.EJECTED, State.STARTING):
                 self.index.remove(slot)
             self.fleet.set_state(slot, event.state)
             if event.state is State.READY:
