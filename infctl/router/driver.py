@@ -137,10 +137,12 @@ class Router:
         names = {e.models[0] for _, e in self.director.fleet if e.models}
         return names.pop() if len(names) == 1 else ""
 
-    def leg_failed(self, exchange: Exchange, reason: str) -> None:
-        """An endpoint failed this request; the Director may send it elsewhere."""
+    def leg_failed(self, exchange: Exchange, reason: str, *, blame: bool = True) -> None:
+        """An endpoint failed this request; the Director may send it elsewhere. `blame` False: the
+        reason is not the endpoint's."""
         started = bool(exchange.first_byte)
-        self.lives.failed(exchange.slot)
+        if blame:
+            self.lives.failed(exchange.slot)
         self.telemetry.leg_failed(exchange.endpoint, started)
         self.handle(ev.LegFailed(exchange.request.id, reason, started))
         if started and not exchange.done:

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from infctl.core import events as ev
+from infctl.router.upstream import own_fault
 from infctl.router.wire import answer, dechunk, error_body, request_head, response_head
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Exchange:
         endpoint = self.router.director.fleet.slots[command.slot]
         pool = self.router.pools.get(command.slot)
         if endpoint is None or pool is None:
-            self.router.leg_failed(self, "the endpoint is gone")
+            self.router.leg_failed(self, "the endpoint is gone", blame=False)
             return
         self.slot, self.endpoint, self.attempt = command.slot, endpoint, command.attempt
         self.expected_cached = command.cached_tokens
@@ -100,7 +101,8 @@ class Exchange:
             if not self.done and self.attempt == attempt:
                 reason = "timed out" if isinstance(error, TimeoutError) else error
                 self.router.connect_failed(self.slot, error)
-                self.router.leg_failed(self, f"cannot connect: {reason}")
+                blame = not own_fault(error)
+                self.router.leg_failed(self, f"cannot connect: {reason}", blame=blame)
             return
         if self.done or self.attempt != attempt:
             pool.put_back(link)
@@ -188,7 +190,9 @@ class Exchange:
             kept.append(data)
             self.sent_bytes += len(data)
             if self.sent_bytes > self.router.limits.body_mib_max << 20:
-                self.on_failure("the answer is too large to buffer for HTTP/1.0", False)
+                self.abort_leg()
+                reason = "the answer is too large to buffer for HTTP/1.0"
+                self.router.leg_failed(self, reason, blame=False)
 
     def on_end(self) -> None:
         self._link = None

@@ -12,6 +12,7 @@ import pytest
 
 from infctl.core.breaker import STREAK_MAX
 from infctl.core.fleet import Endpoint, State
+from infctl.router.upstream import Pool
 
 from .conftest import SSE_HEAD, Engine, Running, Seen, chunk, event, whole
 
@@ -183,6 +184,34 @@ async def test_a_refused_connection_is_certain_and_one_that_times_out_is_not(
         assert state(running) == "ready"
         running.router.connect_failed(0, ConnectionRefusedError())
         assert state(running) == "ejected"
+
+
+async def test_what_went_wrong_here_is_not_the_endpoints_failure(
+    start_engine: Any, start_router: Any, monkeypatch: Any
+) -> None:
+    async def exhausted(*_: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    async with start_router([await start_engine(good)]) as running:
+        monkeypatch.setattr(Pool, "connect", exhausted)
+        found = await posts(running, STREAK_MAX)
+        assert set(found) == {502}
+        assert running.router.lives.machine.lives[0].breaker.requests == 0
+
+
+async def test_answers_too_large_for_an_old_client_are_not_the_endpoints_failure(
+    start_engine: Any, start_router: Any
+) -> None:
+    async def chunked(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b"x" * (1 << 20)) * 2 + b"0\r\n\r\n")
+
+    options = ROUND_ROBIN | {"limits": {"body_mib_max": 1}}
+    async with start_router([await start_engine(chunked)], options) as running:
+        body = json.dumps(COMPLETION).encode()
+        head = b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body)
+        for _ in range(STREAK_MAX):
+            assert b"too large to buffer" in await running.raw(head + body)
+        assert running.router.lives.machine.lives[0].breaker.failures == 0
 
 
 async def test_restarts_are_asked_for_and_counted(start_engine: Any, start_router: Any) -> None:
