@@ -23,6 +23,7 @@ from infctl.core.learning import BYTES_PER_TOKEN, Experience
 from infctl.core.ledger import Row, rows
 from infctl.core.prefix import PrefixIndex
 from infctl.core.saturation import Saturation
+from infctl.core.slowstart import SlowStart
 
 if TYPE_CHECKING:
     from random import Random
@@ -63,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True):
     priorities: tuple[str, ...] = ("interactive", "batch")
     backlog_s: float = 1.0
     hedge_share: float = 0.0
+    slow_start_s: float = 10.0
 
 
 class Director:
@@ -84,6 +86,7 @@ class Director:
         )
         self.retries = Budget(self.settings.retry_share, _RETRIES_SAVED_MAX)
         self.hedges = Budget(self.settings.hedge_share, _HEDGES_SAVED_MAX)
+        self.slow_start = SlowStart(self.settings.slow_start_s * 1000.0)
         self.experience = Experience()
         self.flights = Flights(self.fleet, self.index, self.latency, self.experience)
         self.ledger = self.flights.ledger
@@ -117,6 +120,7 @@ class Director:
         self.settings = settings
         self.retries.share = settings.retry_share
         self.hedges.share = settings.hedge_share
+        self.slow_start.duration_ms = settings.slow_start_s * 1000.0
         self.admission.configure(pipeline, settings.queue_s, settings.queue_max)
 
     def explain(self, request: Request, now: float) -> tuple[list[Row], int]:
@@ -157,6 +161,8 @@ class Director:
         self, request: Request, tried: tuple[int, ...] = ()
     ) -> tuple[Column, Choice | None]:
         cached = self._estimate(request)
+        if self.slow_start.starting and not tried:
+            tried = self.slow_start.held_back(self.fleet)
         choice = self.pipeline.decide(request, self.fleet, cached, self._random, tried)
         if self._held and choice is not None and self.admission.hurries(request, choice.slot):
             avoided = (*tried, *self.admission.overfull())
@@ -173,6 +179,8 @@ class Director:
         queue_ms: float = 0.0,
     ) -> Command:
         flight = self.flights.launch(request.id, request, attempt, tried, cached, choice, queue_ms)
+        if self.slow_start.starting:
+            self.slow_start.took(choice.slot)
         hedge_after_s = 0.0
         if self.hedges.share and request.stream and attempt == 1:
             expected_ms = flight.decision.expected_ttft_ms
@@ -288,6 +296,8 @@ class Director:
         self.latency.join(slot, endpoint.pool)
         self.saturation.join(slot)
         self._bound_index(slot, endpoint, endpoint.kv_capacity_tokens)
+        if event.state is State.READY:
+            self.slow_start.ready(slot, self.fleet)
         return []
 
     def _bound_index(self, slot: int, endpoint: Endpoint, kv_tokens: int) -> None:
@@ -299,14 +309,19 @@ class Director:
         slot = self.fleet.remove(event.endpoint_id)
         if slot is not None:
             self.index.remove(slot)
+            self.slow_start.out(slot)
         return []
 
     def _changed(self, event: ev.EndpointChanged) -> list[Command]:
         slot = self.fleet.slot_of(event.endpoint_id)
         if slot is not None:
-            if event.state is State.EJECTED:
+            if event.state in (State.EJECTED, State.STARTING):
                 self.index.remove(slot)
             self.fleet.set_state(slot, event.state)
+            if event.state is State.READY:
+                self.slow_start.ready(slot, self.fleet)
+            else:
+                self.slow_start.out(slot)
         return []
 
     def _reported(self, event: ev.LoadReported) -> list[Command]:

@@ -136,11 +136,20 @@ class Limits(Part):
 
 
 class Health(Part):
-    """Probing of endpoints: `failures` probes in a row eject, one success brings back."""
+    """What takes endpoints out and brings them back. `failures` probes in a row eject one.
+
+    At most `ejected_share_max` of the endpoints of a model are out at once because they fail too
+    many requests or are far slower than the others. `verify`: an endpoint answers canary prompts,
+    compared with its first answers, before it takes traffic. An endpoint that joins a fleet under
+    load gets its share of requests gradually, within `slow_start_s`; 0 turns that off.
+    """
 
     interval_s: Annotated[float, Field(gt=0)] = 1.0
-    timeout_s: Annotated[float, Field(gt=0)] = 5.0
-    failures: Positive = 3
+    timeout_s: Annotated[float, Field(gt=0)] = 2.0
+    failures: Positive = 2
+    ejected_share_max: Annotated[float, Field(ge=0, le=1)] = 0.3
+    verify: bool = True
+    slow_start_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
 
 
 class Tls(Part):

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from infctl.core import events as ev
 from infctl.router.continuation import Unsafe
 from infctl.router.legacy import Legacy
-from infctl.router.tap import Tap
+from infctl.router.upstream import own_fault
 from infctl.router.wire import request_head, response_head
 
 if TYPE_CHECKING:
     from infctl.core.fleet import Endpoint
     from infctl.router.proxy import Exchange
+    from infctl.router.tap import Tap
     from infctl.router.upstream import Link, Pool
     from infctl.router.wire import ResponseHead
 
@@ -70,13 +71,13 @@ class Leg:
             link = link or await pool.connect(exchange.router.limits.connect_s)
         except Unsafe as error:
             exchange.why_not = str(error)
-            self._fail("it was to go on with an answer")
+            self._fail("it was to go on with an answer", blame=False)
             return
         except OSError as error:
             reason = "timed out" if isinstance(error, TimeoutError) else error
             if not self.over:
-                exchange.router.connect_failed(self.slot)
-            self._fail(f"cannot connect: {reason}")
+                exchange.router.connect_failed(self.slot, error)
+            self._fail(f"cannot connect: {reason}", blame=not own_fault(error))
             return
         if self.over:
             pool.put_back(link)
@@ -148,7 +149,7 @@ class Leg:
         self.heard = router.stalls.heard[self.slot] = router.now()
         if self._legacy is not None:
             if not self._legacy.add(data):
-                self._fail("the answer is too large to buffer for HTTP/1.0")
+                self._fail("the answer is too large to buffer for HTTP/1.0", blame=False)
             return
         if not self.begun and data:
             self._begin()
@@ -211,10 +212,10 @@ class Leg:
             return
         self._fail(reason)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, blame: bool = True) -> None:
         if not self.over:
             self.abort()
-            self.exchange.leg_failed(self, reason)
+            self.exchange.leg_failed(self, reason, blame)
 
     # --- time -------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class Exchange:
         endpoint = self.router.director.fleet.slots[command.slot]
         pool = self.router.pools.get(command.slot)
         if endpoint is None or pool is None:
-            self.router.leg_failed(self, "the endpoint is gone")
+            self.router.leg_failed(self, "the endpoint is gone", blame=False)
             return None
         leg = Leg(self, command.slot, endpoint, command.attempt, command.cached_tokens)
         if self.leg is not None and not self.leg.over:
@@ -166,12 +166,15 @@ class Exchange:
         self.router.telemetry.hedges_won += rival_won
         self.router.handle(ev.HedgeSettled(self.request.id, rival_won))
 
-    def leg_failed(self, leg: Leg, reason: str) -> None:
-        """An endpoint failed; where two work on the request, the other one goes on."""
+    def leg_failed(self, leg: Leg, reason: str, blame: bool = True) -> None:
+        """An endpoint failed; where two work on the request, the other one goes on. `blame` False:
+        the reason is not the endpoint's."""
         rival = self.rival
         if rival is None:
-            self.router.leg_failed(self, reason)
+            self.router.leg_failed(self, reason, blame=blame)
             return
+        if blame:
+            self.router.lives.failed(leg.slot)
         self.router.telemetry.leg_failed(self, leg.endpoint, reason, "hedged")
         self.rival = None
         if leg is not rival:
@@ -181,6 +184,10 @@ class Exchange:
     def finished(self, leg: Leg) -> None:
         """The answer is complete."""
         ok = 200 <= self.status < 300
+        if ok:
+            self.router.lives.answered(leg.slot)
+        elif self.status >= 500:
+            self.router.lives.failed(leg.slot)
         joint = leg.tap.joint if leg.tap is not None else None
         if joint is not None and joint.usage:
             self.usage = usage_of(joint.usage)

@@ -82,7 +82,7 @@ class Resume:
 async def _detokenize(pool: Pool, model: Any, ids: list[int]) -> str | None:
     asked = msgspec.json.encode({"model": model, "tokens": ids})
     try:
-        status, answer = await pool.call(b"POST", "/detokenize", asked, _DETOKENIZE_S)
+        status, answer = await pool.post("/detokenize", asked, _DETOKENIZE_S)
         found = msgspec.json.decode(answer) if status == 200 else None
     except (OSError, msgspec.DecodeError):
         return None

@@ -72,6 +72,15 @@ def test_a_request_runs_its_course() -> None:
     assert fleet.step_ms_per_request[0] * 1 + fleet.step_ms[0] == 100.0
 
 
+def test_an_endpoint_that_starts_again_has_nothing_cached() -> None:
+    made = director(2)
+    arrive(made, request("a", prompt=7))
+    assert len(made.index) > 0
+    for number in range(2):
+        made.handle(ev.EndpointChanged(f"u{number}", State.STARTING), 1.0)
+    assert len(made.index) == 0
+
+
 def test_a_burst_spreads_before_any_metric_moves() -> None:
     made = director(8)
     slots = Counter(arrive(made, request(f"r{n}", prompt=n)).slot for n in range(200))
