@@ -208,6 +208,17 @@ async def soak(url: str, folder: Path, options: argparse.Namespace) -> tuple[Tal
     return tally, chaos
 
 
+def wait_for(file: Path) -> str:
+    """The router's URL, once the fleet is ready."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        line, newline, _ = file.read_text().partition("\n")
+        if newline:
+            return str(json.loads(line)["url"])
+        time.sleep(0.1)
+    raise TimeoutError("the fleet is not ready after 60 s")
+
+
 def metrics(url: str) -> dict[str, float]:
     """The router's counters, summed over labels."""
     found: Counter[str] = Counter()
@@ -247,9 +258,10 @@ def main() -> int:
         (folder / "soak.yaml").write_text(PROFILE.format(units=options.units))
         env = os.environ | {"XDG_STATE_HOME": str(folder / "state")}
         command = [sys.executable, "-m", "infctl", "up", "soak.yaml", "--port", "0", "--json"]
-        up = psutil.Popen(command, cwd=folder, env=env, stdout=-1, stdin=-3)
+        with (folder / "up.jsonl").open("wb") as out:
+            up = psutil.Popen(command, cwd=folder, env=env, stdout=out, stdin=-3)
         try:
-            url = json.loads(up.stdout.readline())["url"]
+            url = wait_for(folder / "up.jsonl")
             tally, chaos = asyncio.run(soak(url, folder, options))
             found = report(tally, chaos, metrics(url))
         finally:
