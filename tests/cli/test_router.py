@@ -236,7 +236,7 @@ def test_overrides_hold_for_given_endpoints_too(shell: Any) -> None:
     assert (misspelt.returncode, "did you mean keys_file?" in misspelt.stderr) == (3, True)
 
 
-FLEET = """\
+STOPPING = """\
 metadata: {name: stopping}
 models: [{name: m, timing: deepseek-v3-8xh200-tp8}]
 engine: {type: emulated}
@@ -246,7 +246,7 @@ routing: {drain_s: 0.5}
 
 
 def test_what_waits_when_the_drain_ends_gets_a_503(shell: Any) -> None:
-    fleet = shell.start("up", shell.profile(FLEET), "--port", "0")
+    fleet = shell.start("up", shell.profile(STOPPING), "--port", "0")
     url = next(line for line in fleet.stdout if " is ready: " in line).split(" is ready: ")[1]
 
     def ask(number: int) -> tuple[int, str | None]:
