@@ -67,6 +67,10 @@ class Leg:
         started = exchange.started
         try:
             body = await exchange.rest(pool, self.endpoint) if started else exchange.body
+            if body is None:
+                if not self.over:
+                    exchange.complete()
+                return
             link = pool.take() if started else None
             link = link or await pool.connect(exchange.router.limits.connect_s)
         except Unsafe as error:

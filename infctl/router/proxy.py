@@ -222,8 +222,9 @@ class Exchange:
         self.router.keep(-self._kept)
         self._kept = 0
 
-    async def rest(self, pool: Pool, endpoint: Endpoint) -> bytes:
-        """The body of the request for the rest of the answer. Raises Unsafe."""
+    async def rest(self, pool: Pool, endpoint: Endpoint) -> bytes | None:
+        """The body of the request for the rest of the answer; None when there is no rest.
+        Raises Unsafe."""
         if self._resume is None:
             raise Unsafe("nothing was kept")
         return await self._resume.body(pool, self.router.capabilities(endpoint.engine))
@@ -248,11 +249,17 @@ class Exchange:
         tap.pieces.clear()
         self.request.extra_tokens += self._resume.sofar.tokens - before
         if self._resume.complete:
-            self.connection.write(chunk(self._resume.ending()) + LAST_CHUNK)
-            self._close(ok=True)
-            self.connection.finish(self.head.keep_alive)
+            self.complete()
             return False
         return True
+
+    def complete(self) -> None:
+        """Every token is out: write what is missing behind them."""
+        self.abort_legs()
+        ending = self._resume.ending() if self._resume is not None else b""
+        self.connection.write(chunk(ending) + LAST_CHUNK)
+        self._close(ok=True)
+        self.connection.finish(self.head.keep_alive)
 
     def cut(self, reason: str) -> None:
         """The endpoint failed after its first byte: end the stream with an error event where its
