@@ -10,13 +10,12 @@ from infctl.engine import RankCommand
 
 class RestartPolicy(msgspec.Struct, frozen=True):
     """After a failure the unit starts again in `first_s`, twice as long after each further one up
-    to `max_s`; `failures_max` failures in a row, none of them `steady_s` after being ready, and
-    the supervisor gives up."""
+    to `max_s`; being ready for `steady_s` forgives them. A unit that was ready once is never given
+    up: nobody is there at night to start it by hand."""
 
     first_s: float = 1.0
     max_s: float = 60.0
     steady_s: float = 60.0
-    failures_max: int = 5
 
 
 class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):

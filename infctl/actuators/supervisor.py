@@ -207,7 +207,7 @@ class Supervisor:
         if request is None or request.generation != self.status.generation:
             return False
         if not request.check:
-            self._failed(f"the router asked for a restart: {request.reason}", now, asked=True)
+            self._failed(f"the router asked for a restart: {request.reason}", now)
             return True
         if self._patience != self.plan.check_failures and self._probe is not None:
             self._patience = self.plan.check_failures
@@ -223,20 +223,18 @@ class Supervisor:
             self._failed(f"rank {rank} {_how(code)}", now, rank)
         return bool(exited)
 
-    def _failed(self, what: str, now: float, rank: int = 0, *, asked: bool = False) -> None:
-        """The unit ends, and starts again later: after too many failures of its own, never."""
+    def _failed(self, what: str, now: float, rank: int = 0) -> None:
+        """The unit ends, and starts again later; one that was never ready does not."""
         self._end_group()
         text = "\n".join([what, *(f"  {line}" for line in self._logs[rank].last_lines())])
         steady = self._ready_at and now - self._ready_at >= self.plan.restart.steady_s
         self._failures = 1 if steady else self._failures + 1
         self._ready_at = 0.0
         policy = self.plan.restart
-        if asked:  # a router's judgement alone must not end a unit for good
-            self._failures = min(self._failures, policy.failures_max)
-        if not self._ever_ready or self._failures > policy.failures_max:
+        if not self._ever_ready:
             self._finish(1, error=text)
             return
-        wait_s = min(policy.max_s, policy.first_s * 2 ** (self._failures - 1))
+        wait_s = min(policy.max_s, policy.first_s * 2 ** min(self._failures - 1, 30))
         self._deadline = now + wait_s
         self._write(
             state=EJECTED,

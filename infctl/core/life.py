@@ -14,6 +14,7 @@ class Cause(StrEnum):
     """Why an endpoint was ejected."""
 
     REFUSED = "refused"
+    HUNG = "hung"
     PROBE = "probe"
     UNIT = "unit"
     ERRORS = "errors"

@@ -107,6 +107,12 @@ class Lifecycle:
             return []
         return self._mute(slot, Cause.REFUSED, reason, now)
 
+    def hung(self, slot: int, reason: str, now: float) -> list[Effect]:
+        """It takes requests, and says nothing to any of them."""
+        if self._taking_traffic(slot) is None:
+            return []
+        return self._mute(slot, Cause.HUNG, reason, now)
+
     def suspect(self, slot: int) -> bool:
         """Something speaks against the endpoint: the next failed probe is enough. Whether to
         probe now."""

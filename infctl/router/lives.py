@@ -48,6 +48,10 @@ class Lives:
         """Nobody listens at the endpoint's address."""
         self.apply(self.machine.refused(slot, reason, self._router.now()))
 
+    def hung(self, slot: int, reason: str) -> None:
+        """The endpoint says nothing to any of its streams, however it answers probes."""
+        self.apply(self.machine.hung(slot, reason, self._router.now()))
+
     def suspect(self, slot: int, reason: str) -> None:
         """Probe at once; the first failed probe ejects."""
         endpoint = self._router.director.fleet.slots[slot]

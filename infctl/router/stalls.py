@@ -2,7 +2,7 @@
 
 A stopped or hung engine keeps its connections open, so nothing but silence tells. Silence beyond
 what the endpoint's own pace explains has it probed at once; if it answers the probe and still says
-nothing for several times as long, its streams go on elsewhere.
+nothing for several times as long, it is ejected all the same, and its streams go on elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from infctl.router.driver import Router
-    from infctl.router.leg import Leg
 
 _HUNG = 4.0
 """Times its patience after which an endpoint that answers probes has hung all the same."""
@@ -44,12 +43,8 @@ class Stalls:
         if not waiting:
             return
         reason = f"no token from any of its streams for {silent_ms / 1000:.1f} s"
-        if silent_ms > patience_ms * _HUNG:
-            self._hung([leg for leg in waiting if leg.begun], reason)
+        if silent_ms > patience_ms * _HUNG and any(leg.begun for leg in waiting):
+            self._router.lives.hung(slot, f"hung: {reason}")
         elif now - self._suspected.get(slot, 0.0) > patience_ms / 1000.0:
             self._suspected[slot] = now
             self._router.suspect(slot, reason)
-
-    def _hung(self, streams: list[Leg], reason: str) -> None:
-        for leg in streams:
-            leg.on_failure(f"hung: {reason}", clean=False)

@@ -23,7 +23,7 @@ from infctl.actuators.startup import plan_of
 pytestmark = pytest.mark.process
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
-QUICK = RestartPolicy(first_s=0.05, max_s=0.1, steady_s=60, failures_max=2)
+QUICK = RestartPolicy(first_s=0.05, max_s=0.1, steady_s=60)
 
 
 @pytest.fixture
@@ -87,21 +87,19 @@ def test_sigkill_follows_when_the_grace_is_over(start: Start) -> None:
     assert 0.25 < time.monotonic() - before < 5
 
 
-def test_it_gives_up_after_quick_failures(start: Start) -> None:
+def test_a_unit_that_was_ready_once_is_never_given_up(start: Start) -> None:
     process = start({"restart": QUICK}, die_after=0.05)
-    assert process.wait(20) == 1
-    found = status()
-    assert found
-    assert found.state == "stopped"
-    assert found.restarts == QUICK.failures_max
-    assert found.generation == QUICK.failures_max + 1
+    deadline = time.monotonic() + 20
+    while (found := status()) is None or found.restarts < 8:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
     assert "rank 0 exited with code 7" in (found.error or "")
-    assert process.stdin
-    process.stdin.close()
+    assert end(process) == 0
 
 
 def test_a_unit_that_was_steady_starts_to_count_anew(start: Start) -> None:
-    policy = RestartPolicy(first_s=0.02, max_s=0.02, steady_s=0.05, failures_max=1)
+    policy = RestartPolicy(first_s=0.02, max_s=0.02, steady_s=0.05)
     process = start({"restart": policy}, die_after=0.3)
     deadline = time.monotonic() + 15
     while (found := status()) is None or found.restarts < 3:
@@ -189,16 +187,6 @@ def until_gone(file: Path) -> None:
     while file.exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def test_a_routers_requests_alone_never_end_a_unit_for_good(start: Start) -> None:
-    process = start(LIVELY)
-    for generation in range(1, QUICK.failures_max + 3):
-        until_generation(generation)
-        ask(generation=generation, reason="garbage")
-    until_generation(QUICK.failures_max + 3)
-    assert process.poll() is None
-    assert end(process) == 0
 
 
 def test_a_stop_is_for_the_leader_and_its_children_end_with_the_group(start: Start) -> None:

@@ -246,3 +246,29 @@ async def test_a_newcomer_under_load_gets_its_share_gradually(
         answers = await asyncio.gather(*work, *more)
     assert {status for status, _, _ in answers} == {200}
     assert 1 <= len(engines[3].seen) <= 60 / 4
+
+
+async def test_an_engine_that_answers_probes_and_no_streams_has_hung(
+    start_engine: Any, start_router: Any
+) -> None:
+    async def stuck(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        if seen.method == "GET":
+            writer.write(whole(b"{}"))
+            return
+        writer.write(SSE_HEAD + chunk(b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'))
+        await writer.drain()
+        await asyncio.sleep(30)
+
+    engine = await start_engine(stuck)
+    async with start_router([engine], {"attempts_max": 1}, kind="vllm") as running:
+        body = {"model": "m", "prompt": "x", "stream": True}
+        asked = asyncio.ensure_future(running.post("/v1/completions", body))
+        while not running.router.stalls.heard:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        now = running.router.now()
+        running.router.stalls.check(now + 2)  # odd: it is asked
+        assert running.router.director.fleet.states[0] is State.READY
+        running.router.stalls.check(now + 20)
+        assert running.router.director.fleet.states[0] is State.EJECTED
+        assert b"hung" in (await asked)[2]
