@@ -120,14 +120,66 @@ def split(events: bytes) -> Iterator[bytes]:
             yield line[5:].strip()
 
 
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int | None = None
+    text: str | None = None
+    delta: _Delta | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Event(msgspec.Struct):
+    """What is read of an event, and must be of these types."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Request(msgspec.Struct):
+    """What is read of a request, and must be of these types."""
+
+    messages: list[Any] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = None
+    stream_options: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    stop: str | list[str] | None = None
+
+
 def decode(event: bytes) -> dict[str, Any]:
     """One event's object. Raises Unsafe."""
+    return _decoded(event, _Event, "the stream holds an event")
+
+
+def decode_request(body: bytes | bytearray) -> dict[str, Any]:
+    """A request's object. Raises Unsafe."""
+    return _decoded(body, _Request, "the request is something")
+
+
+def _decoded(data: bytes | bytearray, shape: type[msgspec.Struct], what: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(event)
-    except msgspec.DecodeError:
-        raise Unsafe("the stream holds an event that is not JSON") from None
-    if not isinstance(found, dict):
-        raise Unsafe("the stream holds an event that is no object")
+        found: dict[str, Any] = msgspec.json.decode(data)
+        msgspec.convert(found, shape)
+    except msgspec.ValidationError:
+        raise Unsafe(f"{what} of another shape than expected") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Unsafe(f"{what} that is not JSON") from None
     return found
 
 

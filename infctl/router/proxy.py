@@ -328,10 +328,10 @@ class Exchange:
         if tap is None or tap.pieces is None:
             self.why_not = self.why_not or "this kind of answer cannot be continued"
             return False
-        if self._resume is None:
-            self._resume = Resume(self._asked.path, self.body)
-        before = self._resume.sofar.tokens
         try:
+            if self._resume is None:
+                self._resume = Resume(self._asked.path, self.body)
+            before = self._resume.sofar.tokens
             self._resume.take(tap.pieces)
         except Unsafe as error:
             self.why_not = str(error)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from infctl.router.continuation import CHAT, Joint, Sofar, Unsafe, body, check, ending, room
+from infctl.router.continuation import (
+    CHAT, Joint, Sofar, Unsafe, body, check, decode_request, ending, room,
+)  # fmt: skip
 from infctl.router.framing import Events, Unchunk
 
 if TYPE_CHECKING:
@@ -19,12 +21,13 @@ _TRIMS_MAX = 4
 
 
 class Resume:
-    """One answer that an engine did not finish; `request` is the body of the client's request."""
+    """One answer that an engine did not finish; `request` is the body of the client's request.
+    Raises Unsafe where it has a shape that an engine may read otherwise than we would."""
 
     def __init__(self, path: bytes, request: bytes | bytearray) -> None:
         self._path = path
         self._chat = path == CHAT
-        self._request: dict[str, Any] = msgspec.json.decode(request)
+        self._request = decode_request(request)
         self.sofar = Sofar()
         options = self._request.get("stream_options") or {}
         self._wants_usage = bool(options.get("include_usage"))

@@ -7,6 +7,7 @@ request is in work at a time; what a client pipelines waits, bounded, until the 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING
 
 from infctl.router.wire import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from infctl.profile.model import Limits
     from infctl.router.seams import Exchange, Handler
 
+_EMPTY_LINES = re.compile(rb"\A(?:\r\n)+")
 _SCRATCH = 65536
 _BODY_FIRST = 32768
 _BODY_GROWTH = 4
@@ -128,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _feed_head(self, data: bytes) -> None:
         if data[:2] == b"\r\n":
-            data = data[2:]
+            data = _EMPTY_LINES.sub(b"", data, 1)
         limits = self.server.limits
         end = data.find(HEAD_END)
         if end < 0 or end > limits.headers_kib_max * 1024:

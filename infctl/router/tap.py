@@ -166,6 +166,7 @@ def given_up(event: bytes) -> str:
     if isinstance(error, dict):
         code = str(error.get("code") or "")
         return f"the engine reports: {error.get('message')}"[:500] if code.startswith("5") else ""
-    choices = found.get("choices") or [{}]
-    aborted = any(isinstance(c, dict) and c.get("finish_reason") == "abort" for c in choices)
+    choices = found.get("choices")
+    listed = choices if isinstance(choices, list) else ()
+    aborted = any(isinstance(c, dict) and c.get("finish_reason") == "abort" for c in listed)
     return "the engine aborted the request" if aborted else ""

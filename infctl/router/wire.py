@@ -74,10 +74,11 @@ class Head:
     # What follows a chunked body's end is another message: it must not leak into this one. Nor
     # must trailers, which come as headers do: no check of the head has seen them.
 
+    def on_message_begin(self) -> None:
+        self.pipelined = self.complete
+
     def on_url(self, url: bytes) -> None:
-        if self.complete:
-            self.pipelined = True
-        else:
+        if not self.complete:
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -121,6 +122,12 @@ class Head:
         """Nothing more is to be fed: let go of the parser, which refers back to this object."""
         self._parser = None
 
+    def close_if_told(self) -> None:
+        """`Connection: close` wins over `keep-alive`, which the parser prefers in HTTP/1.0."""
+        said = b",".join(value for name, value in self.headers if name == b"connection")
+        if b"close" in said.lower():
+            self._persistent = False
+
     @property
     def keep_alive(self) -> bool:
         """Whether the connection can take another request."""
@@ -131,26 +138,28 @@ class Head:
         return self.fields.get(name)
 
 
-def parse_head(data: bytes | memoryview) -> Head:
+def parse_head(data: bytes) -> Head:
     """Parse a whole request head. Raises BadRequest."""
     head = Head()
     head.feed(data)
     if head.version != "1.1":
-        _check_old(head, data)
+        _check_old(head)
     elif head.hosts != 1:
         raise BadRequest(400, "a request needs exactly one Host header")
+    # The parser takes empty lines ahead, many spaces for one, and other protocols' names.
+    if not data.startswith(b"%s %s HTTP/1." % (head.method, head.url)):
+        raise BadRequest(400, "malformed HTTP request: a request line that is none")
     if len(data) > _HEADERS_MAX * 5:  # less cannot hold too many
         _check_bounds(head)
     return head
 
 
-def _check_old(head: Head, data: bytes | memoryview) -> None:
-    """HTTP/1.0, and not RTSP or ICE, which the parser takes too, both at 1.0."""
-    line = bytes(data).partition(b"\r\n")[0]
-    if head.version != "1.0" or not line.endswith(b"HTTP/1.0"):
+def _check_old(head: Head) -> None:
+    if head.version != "1.0":
         raise BadRequest(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
     if head.hosts > 1:
         raise BadRequest(400, "a request has one Host header at most")
+    head.close_if_told()
 
 
 def _check_bounds(head: Head) -> None:
@@ -203,7 +212,7 @@ class ResponseHead:
     """
 
     __slots__ = (
-        "_parser", "chunked", "done", "headers", "is_stream", "keep_alive", "length", "overrun",
+        "_parser", "chunked", "done", "fault", "headers", "is_stream", "keep_alive", "length",
         "status",
     )  # fmt: skip
 
@@ -215,11 +224,12 @@ class ResponseHead:
         self.status = 0
         self.keep_alive = True
         self.done = False
-        self.overrun = False
+        self.fault = ""
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def on_message_begin(self) -> None:
-        self.overrun = self.done
+        if self.done:
+            self.fault = "bytes after the end of a response"
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.done:
@@ -229,6 +239,8 @@ class ResponseHead:
         if name == b"content-length":
             self.length = int(value)
         elif name == b"transfer-encoding":
+            if self.chunked or value.lower() != b"chunked":
+                self.fault = "a transfer coding other than chunked"
             self.chunked = True
         elif name == b"content-type":
             self.is_stream = value.startswith(b"text/event-stream")
@@ -249,8 +261,8 @@ class ResponseHead:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise ValueError(f"malformed HTTP response: {error}") from None
-        if self.overrun:
-            raise ValueError("bytes after the end of a response")
+        if self.fault:
+            raise ValueError(self.fault)
 
     def parsed(self) -> None:
         """Nothing more is to be fed: let go of the parser, which refers back to this object."""
