@@ -153,6 +153,8 @@ class Exchange:
         self.heard = now = self.router.now()
         self.router.stalls.heard.setdefault(self.slot, now)
         self._response, self._held, self._legacy = None, b"", None
+        if not self.started:
+            self._untap()
         self.begun = False
         added = b""
         if self._asked.path and not self.started and self.endpoint is not None:
@@ -166,6 +168,9 @@ class Exchange:
             link.send(self, head + body[:at] + added, memoryview(body)[at:])
         else:
             link.send(self, head, body)
+        self._paused = False
+        if self.connection.full:  # since an earlier answer, or an earlier leg of this one
+            self.pause()
 
     def reject(self, command: Reject) -> None:
         """Answer with an error of our own, or end with one what has begun."""
@@ -194,12 +199,13 @@ class Exchange:
 
     def on_head(self, response: ResponseHead) -> None:
         self.heard = self.router.now()
-        if response.status in _RETRYABLE or (self.started and not response.is_stream):
+        stream = response.is_stream and response.chunked
+        if response.status in _RETRYABLE or (self.started and not stream):
             self.abort_leg()
             self.router.leg_failed(self, f"answered {response.status}")
             return
         self._response = response
-        if self._asked.path and response.is_stream and response.chunked:
+        if self._asked.path and stream:
             self._tap_stream()
         if self.started:
             return
@@ -280,6 +286,11 @@ class Exchange:
             self.why_not = "too much was kept already for other streams"
             self.router.telemetry.not_kept += 1
 
+    def _untap(self) -> None:
+        """Another leg begins the answer anew: nothing of the one before may shape it."""
+        self.router.keep(-self._kept)
+        self._kept, self._tap = 0, None
+
     def _forget(self) -> None:
         self.router.keep(-self._kept)
         self._kept = 0
@@ -349,10 +360,11 @@ class Exchange:
         """The endpoint failed after its first byte: end the stream with an error event where its
         framing allows one, or break the connection; never let it look complete."""
         response = self._response
-        whole = self._tap is not None or self.tail.endswith((b"\n\n\r\n", b"\n\n"))
         if self.why_not:
             reason = f"{reason}; not continued: {self.why_not}"
-        stream = response is not None and response.is_stream and response.chunked and whole
+        stream = response is not None and response.is_stream and response.chunked
+        if response is not None and self._tap is None:
+            stream = stream and self.tail.endswith(b"\n\n\r\n") and response.may_end()
         if stream or self._resume is not None:
             event = b"data: %s\n\n" % error_body(502, f"stream broken off: {reason}")
             self.connection.write(chunk(event) + LAST_CHUNK)

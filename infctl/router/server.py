@@ -38,8 +38,8 @@ class Connection(asyncio.BufferedProtocol):
     """One client connection of a server that has `handler` and `limits`."""
 
     __slots__ = (
-        "_body", "_chunked", "_discarded", "_full", "_got", "_head", "_length", "_pending",
-        "_started", "_view", "closing", "deadline", "exchange", "server", "transport",
+        "_body", "_chunked", "_discarded", "_got", "_head", "_length", "_pending", "_started",
+        "_view", "closing", "deadline", "exchange", "full", "server", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -56,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._length = 0
         self._chunked = 0
         self._discarded = 0
-        self._full = False
+        self.full = False
         self._started = False
 
     # --- transport callbacks ----------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
             self._discard(nbytes)
             return
         data = bytes(self.server.scratch[:nbytes])
-        busy = self.exchange is not None or self._full
+        busy = self.exchange is not None or self.full
         if busy or self._pending:
             data = self._pending + data
             self._pending = data
@@ -106,12 +106,12 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._full = True
+        self.full = True
         if self.exchange is not None:
             self.exchange.pause()
 
     def resume_writing(self) -> None:
-        self._full = False
+        self.full = False
         if self.exchange is not None:
             self.exchange.resume()
         elif self._pending:
@@ -246,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        if self._pending and self.exchange is None and not self._full and not self.closing:
+        if self._pending and self.exchange is None and not self.full and not self.closing:
             self.transport.resume_reading()
             data, self._pending = self._pending, b""
             self._advance(data)
