@@ -52,7 +52,7 @@ class Sofar(msgspec.Struct):
 
     `ids` are the tokens that make up the text, but for the `overlap` at its end, None where the
     engine does not tell (`prompt_ids` likewise); `tokens` is their number, or that of the events
-    with text.
+    with text. `finished`, `counted` and `done`: its finish reason, its usage, its end are out.
     """
 
     first: dict[str, Any] | None = None
@@ -62,6 +62,7 @@ class Sofar(msgspec.Struct):
     prompt_ids: list[int] | None = None
     overlap: str = ""
     finished: bool = False
+    counted: bool = False
     done: bool = False
     _held: list[int] = msgspec.field(default_factory=list)
     _untold: bool = False
@@ -84,6 +85,7 @@ class Sofar(msgspec.Struct):
         choices = event.get("choices")
         if not choices and not event.get("usage"):
             raise Unsafe("the stream holds an event of an unknown kind")
+        self.counted = self.counted or not choices
         for choice in choices or ():
             if choice.get("finish_reason") == "abort":
                 return False
@@ -346,13 +348,15 @@ def _says_nothing(choices: list[dict[str, Any]]) -> bool:
 
 def ending(sofar: Sofar, chat: bool, wants_usage: bool) -> bytes:
     """The last events of an answer that is complete but for them: every token is out."""
+    if sofar.done:
+        return b""
     envelope = {k: v for k, v in (sofar.first or {}).items() if k in _ENVELOPE}
     events = []
     if not sofar.finished:
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "length"}
         choice["delta" if chat else "text"] = {} if chat else ""
         events.append(envelope | {"choices": [choice]})
-    if wants_usage and sofar.prompt_ids:
+    if wants_usage and sofar.prompt_ids and not sofar.counted:
         prompt = len(sofar.prompt_ids)
         usage = {
             "prompt_tokens": prompt,
@@ -361,7 +365,7 @@ def ending(sofar: Sofar, chat: bool, wants_usage: bool) -> bytes:
         }
         events.append(envelope | {"choices": [], "usage": usage})
     made = b"".join(b"data: " + msgspec.json.encode(e) + b"\n\n" for e in events)
-    return made if sofar.done else made + b"data: [DONE]\n\n"
+    return made + b"data: [DONE]\n\n"
 
 
 _ENVELOPE = ("id", "object", "created", "model", "system_fingerprint")

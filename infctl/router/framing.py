@@ -50,7 +50,7 @@ class Unchunk:
                 self._line = data[at:]
                 break
             if self._ending:
-                self.done = line == at
+                self.done, self._ending = line == at, line != at
                 at = line + 2
                 continue
             length = int(data[at:line].partition(b";")[0], 16)

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from infctl.router.continuation import (
-    CHAT, Joint, Sofar, Unsafe, body, check, decode_request, ending, room,
+    CHAT,
+    Joint,
+    Sofar,
+    Unsafe,
+    body,
+    check,
+    decode_request,
+    ending,
+    room,
 )  # fmt: skip
 from infctl.router.framing import Events, Unchunk
 

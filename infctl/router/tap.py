@@ -85,8 +85,8 @@ class Tap:
             self._ids = b'token_ids":[' in first
 
     def _follow(self, data: bytes) -> bytes:
-        chunks, events = self._chunks, self._events
-        if chunks.done:
+        chunks, events, over = self._chunks, self._events, self._chunks.done
+        if over:
             return b""
         whole, data = _whole_chunks(data) if self._clean else (b"", data)
         if data:

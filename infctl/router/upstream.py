@@ -111,9 +111,8 @@ class Link(asyncio.Protocol):
         head = self._head
         if head is not None and head.chunked and self._left is None:
             if data:
-                head.feed(data)
-                receiver.on_data(data)
-            if head.done:
+                receiver.on_data(head.follow(data))
+            if head.done and self.receiver is receiver:
                 self._complete()
             return
         if self._left is not None:
@@ -122,7 +121,7 @@ class Link(asyncio.Protocol):
             self._left -= len(data)
         if data:
             receiver.on_data(data)
-        if self._left == 0:
+        if self._left == 0 and self.receiver is receiver:
             self._complete()
 
     def _complete(self) -> None:

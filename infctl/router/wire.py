@@ -264,6 +264,33 @@ class ResponseHead:
         if self.fault:
             raise ValueError(self.fault)
 
+    def follow(self, data: bytes) -> bytes:
+        """Follow a chunked body; what of `data` belongs to it: the parser takes empty lines behind
+        a message for nothing, clients may not. Raises ValueError on anything malformed."""
+        if data[0] in b"\r\n" and not data.strip(b"\r\n"):
+            return self._follow_slowly(data)
+        self.feed(data)
+        if self.done and (data[-5:-4] == b"\n" or not data.endswith(HEAD_END)):
+            stripped = data.rstrip(b"\r\n")
+            return data[: len(stripped) + 4]
+        return data
+
+    def _follow_slowly(self, data: bytes) -> bytes:
+        for at in range(len(data)):
+            self.feed(data[at : at + 1])
+            if self.done:
+                return data[: at + 1]
+        return data
+
+    def may_end(self) -> bool:
+        """Whether so far the chunked body stands between two chunks. Asks the parser, which is of
+        no use from then on."""
+        try:
+            self.feed(b"0\r\n\r\n")
+        except ValueError:
+            return False
+        return self.done
+
     def parsed(self) -> None:
         """Nothing more is to be fed: let go of the parser, which refers back to this object."""
         self._parser = None
