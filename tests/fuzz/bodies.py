@@ -32,15 +32,18 @@ SCALARS = (
     "false", "null", '""', '"m"', '"a b"', '"\\u00e9"', '"\\ud83d\\ude00"', '"\\ud800"', '"\u4e16"',
     '"\\n\\""', "NaN", "[]", "{}", '"1"', '"9999999999999999999999"', "9223372036854775807",
     '[{"role":"user","content":"hi"}]', '"data:image/png;base64,AAAA"', "0.1", "1E-7", '"\\u0000"',
-    '{"include_usage":true}', '["a","b"]', "[1,2,3]", '{"type":"json_object"}', '"' + "a" * 600 + '"',
+    '{"include_usage":true}', '["a","b"]', "[1,2,3]", '{"type":"json_object"}',
+    '"' + "a" * 600 + '"',
 )  # fmt: skip
 TOKENS: Sequence[bytes] = (
-    b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u", b"\\u0061", b"\xff", b"\xc3", b"\xed\xa0\x80",
+    b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u", b"\\u0061", b"\xff", b"\xc3",
+    b"\xed\xa0\x80",
     b"\x00", b" ", b"\n", b"\t", b"\xef\xbb\xbf", b'"rid":1,', b'"kv_transfer_params":{},', b"null",
     b"e", b".", b"-", b"/**/", b"'", b"1" * 30, b'"model":"b",', b'"\\u0072id":1,',
 )  # fmt: skip
 PATHS = (b"/v1/completions", b"/v1/chat/completions", b"/v1/embeddings", b"/tokenize")
-EXTRAS = (b"", b"", b"X-Priority: batch\r\n", b"X-Session-Id: \xff\r\n", b"X-Request-Timeout-S: 3\r\n",
+EXTRAS = (b"", b"", b"X-Priority: batch\r\n", b"X-Session-Id: \xff\r\n",
+          b"X-Request-Timeout-S: 3\r\n",
           b"Content-Type: application/json\r\n", b"Content-Type: multipart/form-data\r\n",
           b"Content-Encoding: gzip\r\n")  # fmt: skip
 
@@ -102,7 +105,7 @@ class Bodies:
     def _read(self, head: Any, path: bytes, body: bytes | bytearray) -> None:
         before = bytes(body)
         try:
-            request, forwarded, asked = self.intake.read(head, body, lambda: "m")
+            request, forwarded, _ = self.intake.read(head, body, lambda: "m")
         except BadRequest as error:
             error.message.encode()
             if not 400 <= error.status < 500:
@@ -111,7 +114,12 @@ class Bodies:
         if request.priority not in (0, 1) or len(self.intake._seeds) > 10_001:
             raise Broken("a priority or a table beyond its bounds")
         self.experience.estimate(request)
-        if head.get(b"content-type", ) != b"multipart/form-data":
+        if (
+            head.get(
+                b"content-type",
+            )
+            != b"multipart/form-data"
+        ):
             compare(before, bytes(forwarded))
             _resumes(path, bytes(forwarded))
 

@@ -78,7 +78,7 @@ def cut(source: Source, data: bytes) -> list[bytes]:
         return [data]
     if how == 1:
         step = source.below(40) + 1
-        step = max(step, len(data) // 400)
+        step = max(step, len(data) // 60)
         return [data[at : at + step] for at in range(0, len(data), step)]
     places = sorted({source.below(len(data)) for _ in range(source.below(6) + 1)} - {0})
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]

@@ -6,9 +6,10 @@ always right, in every form: llhttp stands before the tap and refuses the rest.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, NamedTuple
+
+import msgspec
 
 from infctl.router.tap import Tap
 
@@ -43,8 +44,7 @@ class Stream(NamedTuple):
 
 def event(found: dict[str, Any]) -> bytes:
     """As engines write one."""
-    text = json.dumps(found, separators=(",", ":"), ensure_ascii=False)
-    return b"data: " + text.encode() + b"\n\n"
+    return b"data: " + msgspec.json.encode(found) + b"\n\n"
 
 
 def good(source: Source, ids: bool, usage: bool) -> Stream:
