@@ -24,7 +24,8 @@ TOKENS = (
     b"Transfer-Encoding: chunked\r\n", b"Content-Length: 3\r\n", b"content-length:0\r\n",
     b"Host: b\r\n", b"Expect: 100-continue\r\n", b"Connection: close\r\n", b"HTTP/1.0", b"HTTP/1.1",
     b"GET / HTTP/1.1\r\nHost: c\r\n\r\n", b"chunked", b"identity", b",", b";", b"0", b"1", b"ffff",
-    b"Connection: keep-alive\r\n", b"+", b"-", b"0x", b"POST", b"Upgrade: h2c\r\n", b"_", b"//", b"%",
+    b"Connection: keep-alive\r\n", b"+", b"-", b"0x", b"POST", b"Upgrade: h2c\r\n", b"_",
+    b"//", b"%",
 )  # fmt: skip
 
 METHODS = (b"POST", b"GET", b"HEAD", b"PUT", b"OPTIONS", b"CONNECT", b"post", b"DELETE", b"SOURCE")

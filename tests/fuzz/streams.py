@@ -29,8 +29,10 @@ ODD = (
     b'data: {"error":{"code":500}', b"\n", b"data: x\r\rdata: y\n\n", b"retry: 1\n\n",
 )  # fmt: skip
 TOKENS = (
-    b"\n\n", b"\n", b"\r\n", b"data: ", b'"code":5', b':"abort"', b'"choices":[]', b',"token_ids":[',
-    b"[DONE]", b"}", b"]", b'"usage":{', b"0\r\n\r\n", b"\r\n\r\n", b"\n\n\r\n", b",", b"null", b"\xff",
+    b"\n\n", b"\n", b"\r\n", b"data: ", b'"code":5', b':"abort"', b'"choices":[]',
+    b',"token_ids":[',
+    b"[DONE]", b"}", b"]", b'"usage":{', b"0\r\n\r\n", b"\r\n\r\n", b"\n\n\r\n", b",",
+    b"null", b"\xff",
 )  # fmt: skip
 
 

@@ -171,8 +171,16 @@ def test_empty_lines_behind_an_answer_end_here(cut: int, trailer: bytes) -> None
     assert head.done
 
 
-@pytest.mark.parametrize(("said", "may"), [(EVENT, True), (EVENT[:-1], False), (EVENT[:-2], False),
-                                           (EVENT + b"3\r\n", False), (EVENT + b"0\r\n", False)])  # fmt: skip
+BETWEEN = [
+    (EVENT, True),
+    (EVENT[:-1], False),
+    (EVENT[:-2], False),
+    (EVENT + b"3\r\n", False),
+    (EVENT + b"0\r\n", False),
+]
+
+
+@pytest.mark.parametrize(("said", "may"), BETWEEN)
 def test_whether_a_body_may_end_is_the_parsers_word(said: bytes, may: bool) -> None:
     head = ResponseHead()
     head.feed(STREAM)

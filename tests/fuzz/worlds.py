@@ -42,7 +42,8 @@ HEADS = (
     b"",
 )  # fmt: skip
 ROW_TOKENS = (
-    *TOKENS, b"\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"Content-Length: 1\r\n", b"\x00", b"0\r\n\r\n", b"5",
+    *TOKENS, b"\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"Content-Length: 1\r\n", b"\x00", b"0\r\n\r\n",
+    b"5",
     b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip\r\n", b": ", b"ffffffffffffffff",
 )  # fmt: skip
 
