@@ -29,6 +29,8 @@ _HOP_BY_HOP = frozenset(
     )
 )
 _REQUEST_DROPPED = _HOP_BY_HOP | {b"host", b"x-request-id"}
+_PLAIN = (b"keep-alive", b"close")
+"""What Connection says without naming other headers."""
 _ROUTER_OWNED_PREFIX = b"x-data-parallel-"
 
 JSON = b"application/json"
@@ -188,7 +190,7 @@ def request_head(
     parts = [method, b" ", target, b" HTTP/1.1\r\nhost: ", host, b"\r\n"]
     for name, value in headers:
         if name in _REQUEST_DROPPED or name.startswith(_ROUTER_OWNED_PREFIX):
-            if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+            if name == b"connection" and value.lower() not in _PLAIN:
                 ours = _end_to_end(headers)
                 return request_head(method, target, host, ours, request_id, length)
             continue
@@ -213,7 +215,7 @@ class ResponseHead:
 
     __slots__ = (
         "_parser", "chunked", "done", "fault", "headers", "is_stream", "keep_alive", "length",
-        "status",
+        "names", "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -225,6 +227,7 @@ class ResponseHead:
         self.keep_alive = True
         self.done = False
         self.fault = ""
+        self.names = False
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def on_message_begin(self) -> None:
@@ -242,6 +245,8 @@ class ResponseHead:
             if self.chunked or value.lower() != b"chunked":
                 self.fault = "a transfer coding other than chunked"
             self.chunked = True
+        elif name == b"connection":
+            self.names = self.names or value.lower() not in _PLAIN
         elif name == b"content-type":
             self.is_stream = value.startswith(b"text/event-stream")
 
@@ -302,7 +307,7 @@ def response_head(
     """The head sent to the client: the endpoint's end-to-end headers, our framing and identity."""
     status = response.status
     parts = [b"HTTP/1.1 %d %s\r\n" % (status, _reason(status))]
-    for name, value in response.headers:
+    for name, value in _end_to_end(response.headers) if response.names else response.headers:
         if name in _HOP_BY_HOP or name == b"x-request-id":
             continue
         parts += (name, b": ", value, b"\r\n")

@@ -12,7 +12,7 @@ from infctl.router.continuation import Sofar, Unsafe, decode, decode_request, en
 from infctl.router.framing import LAST_CHUNK, chunk
 from infctl.router.intake import Intake
 from infctl.router.tap import Tap
-from infctl.router.wire import BadRequest, ResponseHead, parse_head
+from infctl.router.wire import BadRequest, ResponseHead, parse_head, response_head
 
 from .harness import Upstream, World, feed, running
 from .strict import response
@@ -196,6 +196,16 @@ def test_an_ending_says_nothing_twice() -> None:
     assert b"usage" not in ending(sofar, chat=False, wants_usage=True)
     sofar.take(b"data: [DONE]\n\n")
     assert ending(sofar, chat=False, wants_usage=True) == b""
+
+
+def test_what_an_engines_connection_header_names_ends_here() -> None:
+    head = ResponseHead()
+    head.feed(
+        b"HTTP/1.1 200 OK\r\nX-A: 1\r\nConnection: x-a\r\nX-B: 2\r\nContent-Length: 0\r\n\r\n"
+    )
+    out = response_head(head, b"id", b"e", b"content-length: 0\r\n", False)
+    assert b"x-b" in out
+    assert b"x-a" not in out
 
 
 # --- the whole router ---------------------------------------------------------------------------

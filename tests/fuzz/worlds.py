@@ -32,7 +32,7 @@ HEADS = (
     b"HTTP/1.0 200 OK\r\n\r\nuntil the end",
     b"HTTP/1.1 200 OK\r\n\r\nuntil the end",
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close, x-a\r\nX-A: 1\r\n"
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close, x-named\r\nX-Named: 1\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n",
     b"HTTP/1.1 400 Bad\r\nContent-Length: 2\r\nX-B: \xe9\r\n\r\n{}",
     b"HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n",
@@ -297,6 +297,8 @@ class Scene:
             finals += found.status >= 200
             if not found.complete and not (caller.left or caller.wire.lost or caller.wire.closing):
                 raise Broken(f"half an answer on an open connection: {out[at:]!r}")
+            if b"x-named" in {name for name, _ in found.headers}:
+                raise Broken("what an engine's Connection names reached a client")
             if found.complete and found.status == 200:
                 self._earned(found, own, caller)
             at = found.end
