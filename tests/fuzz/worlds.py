@@ -32,8 +32,8 @@ HEADS = (
     b"HTTP/1.0 200 OK\r\n\r\nuntil the end",
     b"HTTP/1.1 200 OK\r\n\r\nuntil the end",
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close, x-named\r\nX-Named: 1\r\n"
-    b"Transfer-Encoding: chunked\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close, x-named\r\n"
+    b"X-Named: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
     b"HTTP/1.1 400 Bad\r\nContent-Length: 2\r\nX-B: \xe9\r\n\r\n{}",
     b"HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n",
     b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
