@@ -24,6 +24,7 @@ from typing import Any
 TARGETS = {
     "client": "tests.fuzz.clients:Client",
     "body": "tests.fuzz.bodies:Bodies",
+    "event": "tests.fuzz.events:Events",
     "stream": "tests.fuzz.streams:Streams",
     "world": "tests.fuzz.worlds:Worlds",
     "relay": "tests.fuzz.relays:Relays",

@@ -14,16 +14,25 @@ from hypothesis import strategies as st
 
 from .bodies import Bodies
 from .clients import Client
+from .events import Events
+from .harness import Broken
 from .harness import Broken
 from .relays import Relays
 from .streams import Streams
 from .strict import Malformed, request, response
 from .worlds import Worlds
 
-EXAMPLES = settings(max_examples=150, deadline=None)
+EXAMPLES = settings(max_examples=100, deadline=None)
 INPUTS = st.binary(max_size=160)
-TARGETS = {"client": Client, "body": Bodies, "stream": Streams, "world": Worlds, "relay": Relays}
-COUNTS = {"client": 5000, "body": 5000, "stream": 2000, "world": 600, "relay": 500}
+TARGETS = {
+    "client": Client,
+    "body": Bodies,
+    "event": Events,
+    "stream": Streams,
+    "world": Worlds,
+    "relay": Relays,
+}
+COUNTS = {"client": 5000, "body": 5000, "event": 5000, "stream": 2000, "world": 400, "relay": 300}
 
 
 @pytest.mark.parametrize("name", TARGETS)
