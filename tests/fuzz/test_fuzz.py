@@ -16,7 +16,6 @@ from .bodies import Bodies
 from .clients import Client
 from .events import Events
 from .harness import Broken
-from .harness import Broken
 from .relays import Relays
 from .streams import Streams
 from .strict import Malformed, request, response
@@ -52,6 +51,12 @@ def test_a_client_is_read_as_h11_reads_it(data: bytes) -> None:
 @EXAMPLES
 def test_a_body_is_read_as_json_loads_reads_it(data: bytes) -> None:
     Bodies()(data)
+
+
+@given(INPUTS)
+@EXAMPLES
+def test_an_event_of_any_shape_is_read_or_unsafe(data: bytes) -> None:
+    Events()(data)
 
 
 @given(INPUTS)
