@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from infctl.core.fleet import State
 from infctl.core.ledger import rows
 from infctl.router.telemetry import total
 from infctl.router.wire import BadRequest, answer, error_body
@@ -145,6 +144,7 @@ class Admin:
             "waiting": load.waiting if load else None,
             "kv_usage": load.kv_usage if load else None,
         }
+        identity |= self._router.lives.describe(slot)
         return identity | _figures(self._router.telemetry.stats(endpoint.id))
 
     def _endpoint(self, name: str) -> tuple[int, Any]:
@@ -157,12 +157,7 @@ class Admin:
     def _act(self, name: str, action: str) -> tuple[int, Any]:
         status, row = self._endpoint(name)
         if status == 200:
-            reason = f"{action} by an operator"
-            if action == "eject":
-                self._router.change(name, State.EJECTED, reason)
-            # Probes bring back what is ejected or starting; what an operator took out stays out.
-            held = State.STARTING if action == "resume" else State.DRAINING
-            self._router.change(name, held, reason)
+            self._router.lives.act(name, action)
             status, row = self._endpoint(name)
         return status, row
 

@@ -51,8 +51,9 @@ class Sofar(msgspec.Struct):
     """What of an answer the client has: `text`, and its `first` event.
 
     `ids` are the tokens that make up the text, but for the `overlap` at its end, None where the
-    engine does not tell (`prompt_ids` likewise); `tokens` is their number, or that of the events
-    with text. `finished`, `counted` and `done`: its finish reason, its usage, its end are out.
+    engine does not tell (`prompt_ids` likewise); `tokens` is their number. Where a part of the
+    text came without ids (`untold`), it counts events with text, and several tokens may share one.
+    `finished`, `counted` and `done`: its finish reason, its usage, its end are out.
     """
 
     first: dict[str, Any] | None = None
@@ -65,7 +66,7 @@ class Sofar(msgspec.Struct):
     counted: bool = False
     done: bool = False
     _held: list[int] = msgspec.field(default_factory=list)
-    _untold: bool = False
+    untold: bool = False
 
     def take(self, events: bytes) -> None:
         """Take in whole events as an engine sent them. Raises Unsafe."""
@@ -110,8 +111,8 @@ class Sofar(msgspec.Struct):
         self.overlap = self.overlap[again:]
         self.text += text[again:]
         self.tokens += len(self._held) or 1
-        self._untold = self._untold or not self._held
-        self.ids = None if self._untold else [*(self.ids or ()), *self._held]
+        self.untold = self.untold or not self._held
+        self.ids = None if self.untold else [*(self.ids or ()), *self._held]
         self._held = []
 
 

@@ -304,10 +304,9 @@ class _MetricsPage:
         """Answer one scrape."""
         from infctl.router.wire import answer
 
-        telemetry = self._router.telemetry
         found = head.url.partition(b"?")[0] == b"/metrics"
-        text = telemetry.exposition(self._router.director, self._router.now()) if found else b""
-        kind = telemetry.CONTENT_TYPE
+        text = self._router.metrics() if found else b""
+        kind = self._router.telemetry.CONTENT_TYPE
         connection.respond(head, answer(200 if found else 404, text, content_type=kind))
 
 

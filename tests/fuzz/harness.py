@@ -225,6 +225,7 @@ class World:
 
     def __init__(self, engines: int = 3, kind: str = "vllm") -> None:
         routing = {"limits": LIMITS, "retry_share": 1.0, "attempts_max": 3, "picker": "round-robin"}
+        routing |= {"hedge_share": 0.5}
         profile = Profile.model_validate(
             {
                 "metadata": {"name": "fuzz"},

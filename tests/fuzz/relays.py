@@ -33,9 +33,7 @@ class Relay:
         self.asked = 0
         self.bunch = source.pick((1, 1, 2, 3, 30))
         self.tells = self.ids and (kind == "vllm" or (kind == "sglang" and not self.chat))
-        # Several tokens in an event without their ids: nobody can count them.
-        self.counts = self.tells or self.bunch == 1
-        self.limit = source.pick((len(TEXT), len(TEXT), 40, 3)) if self.counts else 40
+        self.limit = source.pick((len(TEXT), len(TEXT), 40, 3))
 
     def play(self) -> None:
         """The whole story."""
@@ -70,6 +68,10 @@ class Relay:
     def _answer(self, upstream: Upstream, data: bytes) -> None:
         found = request(data)
         asked = json.loads(found.body)
+        if found.line[1] == b"/tokenize":
+            text = b'{"count":%d}' % len(asked["prompt"])
+            upstream.say(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+            return
         if found.line[1] == b"/detokenize":
             text = json.dumps({"prompt": "".join(map(chr, asked["tokens"]))}).encode()
             upstream.say(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
@@ -104,7 +106,7 @@ class Relay:
         if how == "garbage":
             upstream.say(b"x" * 5000)
         if how == "silence":
-            for _ in range(3):
+            while not upstream.wire.closing:
                 self.world.pass_time(30.0)
         upstream.end(OSError("reset") if how == "reset" else None)
         self.world.loop.run()
@@ -123,7 +125,7 @@ class Relay:
     def _events(self, asked: dict[str, Any]) -> list[bytes]:
         known, prompt_tokens = self._known(asked)
         counted = asked["max_tokens"] == self.limit - len(known)
-        if not TEXT.startswith(known) or (self.counts and not counted):
+        if not TEXT.startswith(known) or not counted:
             raise Broken(f"asked to go on from {known!r} by {asked['max_tokens']}")
         rest = TEXT[len(known) :][: asked["max_tokens"]]
         tell = self.ids and asked.get("return_token_ids")
@@ -173,7 +175,7 @@ class Relay:
             raise Broken(f"usage told twice: {found.body!r}")
         for usage in usages:
             total = len(TEXT[: self.limit])
-            if usage["completion_tokens"] != total and self.counts:
+            if usage["completion_tokens"] != total:
                 raise Broken(f"{usage} for {total} tokens")
 
     def _excused(self, text: str, told: str) -> None:

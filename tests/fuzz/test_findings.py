@@ -233,10 +233,19 @@ class Play:
         """Let it say so."""
         self.engine().say(data)
         self.world.settle()
+        self._count()
 
     def die(self) -> None:
         """Let it die."""
         self.engine().end(OSError("reset"))
+        self.world.settle()
+        self._count()
+
+    def _count(self) -> None:
+        """Tell the router how many tokens a text has, where it asks."""
+        for upstream in self.world.upstreams:
+            if b"/tokenize" in upstream.take():
+                upstream.say(b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"count":1}')
         self.world.settle()
 
 
@@ -305,6 +314,20 @@ def test_between_chunks_it_is(play: Play) -> None:
     assert found is not None
     assert found.complete
     assert b"stream broken off" in found.body
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na"])
+def test_a_question_without_an_answer_leaves_no_connection_behind(said: bytes) -> None:
+    world = World(1)
+    with running(world.loop):
+        pool = next(iter(world.router.pools.values()))
+        asked = world.loop.create_task(pool.get("/health", 2.0))
+        world.loop.run()
+        world.upstreams[0].say(said)
+        world.loop.advance(3.0)
+        assert isinstance(asked.exception(), TimeoutError)
+        assert world.upstreams[0].wire.lost
+        world.end()
 
 
 def test_a_304_with_a_coding_is_an_answer_for_http_1_0_too(play: Play) -> None:
