@@ -118,7 +118,8 @@ class Exchange:
 
     def _slow(self, leg: Leg) -> None:
         """Its first byte is long overdue: perhaps another endpoint is faster."""
-        if leg is self.leg and not (leg.over or leg.begun or self.done or self.rival):
+        answers = leg.over or leg.response is not None  # from its head on it has won
+        if leg is self.leg and not (answers or self.done or self.rival):
             self.router.handle(ev.FirstByteOverdue(self.request.id))
 
     def hedge(self, command: Hedge) -> None:

@@ -316,6 +316,21 @@ def test_between_chunks_it_is(play: Play) -> None:
     assert b"stream broken off" in found.body
 
 
+def test_an_endpoint_that_has_sent_its_head_is_not_hedged(play: Play) -> None:
+    """Its rival's answer was written behind the beginning of its own."""
+    play.ask()
+    exchange: Any = play.connection.exchange
+    exchange._slow(exchange.leg)
+    play.world.settle()
+    assert exchange.rival is not None
+    exchange.rival.on_failure("reset", clean=False)
+    play.say(STREAM)
+    exchange._slow(exchange.leg)
+    play.world.settle()
+    assert exchange.rival is None
+    play.say(EVENT + LAST_CHUNK)
+
+
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na"])
 def test_a_question_without_an_answer_leaves_no_connection_behind(said: bytes) -> None:
     world = World(1)
