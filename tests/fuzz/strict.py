@@ -15,7 +15,7 @@ FIELD = re.compile(
     rb"(?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?[ \t]*\Z"
 )
 LENGTH = re.compile(rb"[0-9]{1,18}\Z")
-CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+CHUNK = re.compile(rb"([0-9A-Fa-f]{1,64})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _HOP = {
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"expect",
     b"transfer-encoding", b"proxy-authorization", b"proxy-authenticate",
@@ -86,7 +86,7 @@ def chunked(data: bytes, at: int) -> tuple[bytes, bool, int]:
 
 
 def _may_begin(rest: bytes) -> None:
-    if re.fullmatch(rb"[0-9A-Fa-f]{0,15}([ \t]*;.*)?\r?", rest, re.DOTALL) is None:
+    if re.fullmatch(rb"[0-9A-Fa-f]{0,64}([ \t]*;.*)?\r?", rest, re.DOTALL) is None:
         raise Malformed(f"a chunk size that is none: {rest!r}")
 
 

@@ -215,7 +215,7 @@ class Scene:
 
     def _send(self, caller: Caller) -> None:
         self.marks += 1
-        made = a_request(self.source, b"~mark%dx~" % self.marks)
+        made = a_request(self.source, b"~mark%dx~" % (self.marks * 0x9E3779B1))
         caller.send(made, cut(self.source, made.data))
 
     def _settle(self) -> None:
@@ -237,6 +237,11 @@ class Scene:
 
     def _asks(self, upstream: Upstream, data: bytes) -> None:
         found = request(data)
+        for asked in self.asked:
+            if asked.upstream is upstream:
+                # The connection was free again: what is left lay behind the end of that answer.
+                # An engine that still said it would answer the wrong request, for all to see.
+                asked.pieces.clear()
         marks = set(MARK.findall(data))
         if found.line[1] in (b"/tokenize", b"/detokenize"):
             if len(marks) > 1:
