@@ -106,6 +106,9 @@ class Leg:
             link.send(self, sent + body[:at] + added, memoryview(body)[at:])
         else:
             link.send(self, sent, body)
+        self.paused = False
+        if exchange.connection.full:  # since an earlier answer, or an earlier leg of this one
+            self.pause()
 
     def abort(self) -> None:
         """Let go of the endpoint; it sees the connection drop and stops generating."""
@@ -119,13 +122,14 @@ class Leg:
     def on_head(self, response: ResponseHead) -> None:
         exchange = self.exchange
         self.heard = exchange.router.now()
-        if response.status in _RETRYABLE or (exchange.started and not response.is_stream):
+        stream = response.is_stream and response.chunked
+        if response.status in _RETRYABLE or (exchange.started and not stream):
             self._fail(f"answered {response.status}")
             return
         if exchange.rival is not None:
             exchange.settle(self)
         self.response = response
-        if exchange.asked.path and response.is_stream and response.chunked:
+        if exchange.asked.path and stream:
             self.tap = exchange.tap(self.endpoint.engine)
         if not exchange.started:
             exchange.status = response.status

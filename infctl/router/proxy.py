@@ -118,7 +118,8 @@ class Exchange:
 
     def _slow(self, leg: Leg) -> None:
         """Its first byte is long overdue: perhaps another endpoint is faster."""
-        if leg is self.leg and not (leg.over or leg.begun or self.done or self.rival):
+        answers = leg.over or leg.response is not None  # from its head on it has won
+        if leg is self.leg and not (answers or self.done or self.rival):
             self.router.handle(ev.FirstByteOverdue(self.request.id))
 
     def hedge(self, command: Hedge) -> None:
@@ -202,6 +203,7 @@ class Exchange:
         """What follows a stream of this kind of engine, keeping what going on will need."""
         if self._resume is not None:
             return Tap(joint=self._resume.joint())
+        self._forget()  # what was kept of a leg that said nothing
         can = self.router.capabilities(engine)
         tap = Tap(ids=self.asked.adds_ids(can), usage=self.asked.adds_usage(can))
         if not self.keep(len(self.body)):
@@ -238,10 +240,10 @@ class Exchange:
         if tap is None or tap.pieces is None:
             self.why_not = self.why_not or "this kind of answer cannot be continued"
             return False
-        if self._resume is None:
-            self._resume = Resume(self.asked.path, self.body)
-        before = self._resume.sofar.tokens
         try:
+            if self._resume is None:
+                self._resume = Resume(self.asked.path, self.body)
+            before = self._resume.sofar.tokens
             self._resume.take(tap.pieces)
         except Unsafe as error:
             self.why_not = str(error)
@@ -282,7 +284,7 @@ class Exchange:
         response = leg.response if leg is not None else None
         if leg is None or response is None or not (response.is_stream and response.chunked):
             return False
-        return leg.tap is not None or leg.tail.endswith((b"\n\n\r\n", b"\n\n"))
+        return leg.tap is not None or (leg.tail.endswith(b"\n\n\r\n") and response.may_end())
 
     def end(self, reason: str) -> None:
         """The router stops: a 503 where nothing has been sent yet, a broken stream elsewhere."""
@@ -304,12 +306,12 @@ class Exchange:
             self._close(ok=None)
 
     def pause(self) -> None:
-        if self.leg is not None:
-            self.leg.pause()
+        for leg in self.legs():
+            leg.pause()
 
     def resume(self) -> None:
-        if self.leg is not None:
-            self.leg.resume()
+        for leg in self.legs():
+            leg.resume()
 
     def client_stalled(self, now: float) -> bool:
         """Whether the client has taken nothing for too long while its endpoint is held up."""

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from infctl.router.continuation import CHAT, Joint, Sofar, Unsafe, body, check, ending, room
+from infctl.router.continuation import (
+    CHAT,
+    Joint,
+    Sofar,
+    Unsafe,
+    body,
+    check,
+    decode_request,
+    ending,
+    room,
+)  # fmt: skip
 from infctl.router.framing import Events, Unchunk
 
 if TYPE_CHECKING:
@@ -19,12 +29,13 @@ _TRIMS_MAX = 4
 
 
 class Resume:
-    """One answer that an engine did not finish; `request` is the body of the client's request."""
+    """One answer that an engine did not finish; `request` is the body of the client's request.
+    Raises Unsafe where it has a shape that an engine may read otherwise than we would."""
 
     def __init__(self, path: bytes, request: bytes | bytearray) -> None:
         self._path = path
         self._chat = path == CHAT
-        self._request: dict[str, Any] = msgspec.json.decode(request)
+        self._request = decode_request(request)
         self.sofar = Sofar()
         options = self._request.get("stream_options") or {}
         self._wants_usage = bool(options.get("include_usage"))
@@ -81,7 +92,7 @@ class Resume:
         try:
             status, answer = await pool.post(path, body, _ASK_S)
             found = msgspec.json.decode(answer) if status == 200 else None
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 

@@ -122,9 +122,8 @@ class Link(asyncio.Protocol):
         head = self._head
         if head is not None and head.chunked and self._left is None:
             if data:
-                head.feed(data)
-                receiver.on_data(data)
-            if head.done:
+                receiver.on_data(head.follow(data))
+            if head.done and self.receiver is receiver:
                 self._complete()
             return
         if self._left is not None:
@@ -133,7 +132,7 @@ class Link(asyncio.Protocol):
             self._left -= len(data)
         if data:
             receiver.on_data(data)
-        if self._left == 0:
+        if self._left == 0 and self.receiver is receiver:
             self._complete()
 
     def _complete(self) -> None:
@@ -269,7 +268,7 @@ async def _exchange(link: Link, head: bytes, body: bytes) -> tuple[int, bytes]:
     try:
         return await probe.result
     finally:
-        if not probe.result.done() or probe.failed:
+        if link.receiver is probe:  # it timed out, or is answered too much
             link.abort()
 
 
@@ -297,7 +296,7 @@ class _Probe:
         if self._head is None or self.result.done():
             return
         body = b"".join(self._parts)
-        if self._head.chunked:
+        if self._head.chunked and body:
             body = dechunk(body)
         self.result.set_result((self._head.status, body))
 
