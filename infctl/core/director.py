@@ -18,6 +18,7 @@ from infctl.core.budget import Budget
 from infctl.core.commands import Abort, Command, Dispatch, Reject
 from infctl.core.fleet import Fleet, State
 from infctl.core.flowcontrol import FlowControl
+from infctl.core.inflight import Inflight
 from infctl.core.latency import Latency
 from infctl.core.learning import BYTES_PER_TOKEN, Experience
 from infctl.core.ledger import Decision, Ledger, Row, rows
@@ -80,6 +81,7 @@ class Director:
     ) -> None:
         self.fleet = Fleet()
         self.index = PrefixIndex()
+        self.inflight = Inflight(self.fleet)
         self.latency = Latency(self.fleet)
         self.pipeline = pipeline
         self.settings = settings = settings or Settings()
@@ -106,6 +108,8 @@ class Director:
             ev.EndpointLeft: self._left,
             ev.EndpointChanged: self._changed,
             ev.LoadReported: self._reported,
+            ev.PeersReported: lambda event: self.inflight.reported(event),
+            ev.PrefixReported: lambda event: self.inflight.prefix(event),
             ev.Tick: self._tick,
         }
 
@@ -178,7 +182,6 @@ class Director:
         fleet = self.fleet
         slot = choice.slot
         hit = float(cached[slot])
-        cells = fleet.cells
         uncached = max(request.prompt_tokens - hit, 0.0)
         expected_ms = self._expected_ttft_ms(slot, uncached)
         decision = Decision(
@@ -195,7 +198,7 @@ class Director:
             queue_ms=queue_ms,
         )
         self.ledger.add(decision)
-        self.flights[request.id] = Flight(
+        self.flights[request.id] = flight = Flight(
             request=request,
             decision=decision,
             slot=slot,
@@ -207,12 +210,8 @@ class Director:
             added=self.index.insert(slot, request.blocks),
             tried=tried,
         )
-        cells["inflight"][slot] += 1.0
-        cells["sent"][slot] += 1.0
-        if request.stream:
-            cells["pending"][slot] += 1.0
-            cells["pending_tokens"][slot] += uncached
         self.latency.dispatched(slot, uncached, fleet.now_ms)
+        self.inflight.dispatched(slot, uncached, request.stream, flight.added)
         return Dispatch(request.id, slot, attempt, int(hit), queue_ms)
 
     def _endpoints(self) -> tuple[Endpoint | None, ...]:
@@ -265,8 +264,8 @@ class Director:
         flight.first_byte_ms = now_ms
         flight.decision.ttft_ms = now_ms - flight.dispatched_ms
         if self._current(flight):
-            self._leave_queue(flight)
-            self.fleet.cells["started"][flight.slot] += 1.0
+            self.inflight.left_queue(flight.slot, flight.uncached)
+            self.inflight.began(flight.slot)
             self.latency.first_byte(
                 flight.slot, self._pool(flight.slot), flight.uncached, flight.dispatched_ms, now_ms
             )
@@ -279,7 +278,7 @@ class Director:
             return []
         flight.decision.outcome = "answered" if event.ok else "answered with an error"
         if not event.ok:
-            self.index.forget(flight.slot, flight.added)
+            self._forget(flight)
         elif event.usage is not None:
             self._learn(flight, event.usage)
         return []
@@ -291,7 +290,7 @@ class Director:
             return []
         flight.decision.outcome = "cancelled by the client"
         if not flight.first_byte_ms:
-            self.index.forget(flight.slot, flight.added)
+            self._forget(flight)
         return [Abort(event.request_id, flight.slot)]
 
     def _leg_failed(self, event: ev.LegFailed) -> list[Command]:
@@ -301,7 +300,7 @@ class Director:
                 self.flow.remove(event.request_id)
             return []
         flight.decision.outcome = f"failed: {event.reason}"
-        self.index.forget(flight.slot, flight.added)
+        self._forget(flight)
         request, tried = flight.request, (*flight.tried, flight.slot)
         if event.started and not event.resumable:
             return []
@@ -321,20 +320,19 @@ class Director:
         flight = self.flights.pop(request_id, None)
         if flight is None or not self._current(flight):
             return flight
-        cells = self.fleet.cells
-        cells["inflight"][flight.slot] -= 1.0
+        self.inflight.released(flight.slot)
         if not flight.first_byte_ms:
-            cells["started"][flight.slot] += 1.0
+            self.inflight.began(flight.slot)
             if flight.request.stream:
-                self._leave_queue(flight)
+                self.inflight.left_queue(flight.slot, flight.uncached)
                 self.latency.left_queue(flight.slot, self.fleet.now_ms)
         return flight
 
-    def _leave_queue(self, flight: Flight) -> None:
-        cells, slot = self.fleet.cells, flight.slot
-        cells["pending"][slot] -= 1.0
-        left = cells["pending_tokens"][slot] - flight.uncached
-        cells["pending_tokens"][slot] = left if cells["pending"][slot] else 0.0
+    def _forget(self, flight: Flight) -> None:
+        """A request that failed teaches the index nothing."""
+        self.index.forget(flight.slot, flight.added)
+        if self._current(flight):
+            self.inflight.forgot(flight.slot, flight.added)
 
     def _current(self, flight: Flight) -> bool:
         """False once the endpoint left: its slot may belong to another one now."""
@@ -373,6 +371,7 @@ class Director:
         slot = self.fleet.remove(event.endpoint_id)
         if slot is not None:
             self.index.remove(slot)
+            self.inflight.left(slot)
         return []
 
     def _changed(self, event: ev.EndpointChanged) -> list[Command]:

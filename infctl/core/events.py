@@ -6,10 +6,16 @@ the end.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from infctl.core.fleet import Endpoint, Load, State
 from infctl.core.request import Request
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class RequestArrived(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
@@ -86,6 +92,22 @@ class LoadReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=
     load: Load | None
 
 
+class PeersReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """What the other workers of this router have open: one row per column of core.fleet.SHARED,
+    one cell per slot. Only where the Director has an OwnLoad."""
+
+    loads: NDArray[np.float64]
+
+
+class PrefixReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Another worker's news of a prefix: the slot holds these blocks now, or (`held` False) it was
+    believed to and does not. Deepest first, as a ring has them."""
+
+    slot: int
+    blocks: list[int]
+    held: bool = True
+
+
 class Tick(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
     """Time has passed: deadlines may be over. Drivers send one about once a second."""
 
@@ -100,5 +122,7 @@ Event = (
     | EndpointLeft
     | EndpointChanged
     | LoadReported
+    | PeersReported
+    | PrefixReported
     | Tick
 )

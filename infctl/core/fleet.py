@@ -25,6 +25,9 @@ Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 """One boolean per slot."""
 
+SHARED = ("inflight", "pending", "pending_tokens", "sent", "started")
+"""The columns that say what this router has open: of all its workers, where it has several."""
+
 _FIRST_ROWS = 8
 
 
@@ -100,9 +103,7 @@ class Fleet:
         "waiting",
         "running",
         "kv_usage",
-        "inflight",
-        "pending",
-        "pending_tokens",
+        *SHARED,
         "rtt_ms",
         "free_at_ms",
         "ms_per_token",
@@ -110,8 +111,6 @@ class Fleet:
         "step_ms",
         "step_ms_per_request",
         "fixed_ms",
-        "sent",
-        "started",
         "queued_ahead",
         "queued_max",
     )
@@ -133,6 +132,9 @@ class Fleet:
     started: Column
     queued_ahead: Column
     queued_max: Column
+
+    shared: NDArray[np.float64]
+    """The columns of SHARED as rows of one matrix."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -219,18 +221,21 @@ class Fleet:
         return slot
 
     def _allocate(self, rows: int) -> None:
-        for name in self.COLUMNS:
-            array = np.zeros(rows)
+        matrix = np.zeros((len(self.COLUMNS), rows))
+        for name, array in zip(self.COLUMNS, matrix, strict=True):
             old = self._arrays.get(name)
             if old is not None:
                 array[: len(old)] = old
             self._arrays[name] = array
             self.cells[name] = memoryview(array)  # type: ignore[arg-type]
+        first = self.COLUMNS.index(SHARED[0])
+        self._shared = matrix[first : first + len(SHARED)]
         self._view()
 
     def _view(self) -> None:
         for name, array in self._arrays.items():
             setattr(self, name, array[: len(self.slots)])
+        self.shared = self._shared[:, : len(self.slots)]
 
     def _changed(self, slot: int) -> None:
         if len(self.ready) != len(self.slots):
