@@ -50,7 +50,7 @@ def header(memory: mmap.mmap, start: int) -> Words:
 
 
 class Board:
-    """One worker's view of all tables. `starts` are their first words, this worker's at `worker`."""
+    """One worker's view of all tables: `starts` are their first words, `worker` is whose it is."""
 
     def __init__(
         self, memory: mmap.mmap, starts: Sequence[int], columns: int, slots: int, worker: int
@@ -103,9 +103,7 @@ class Board:
             base = other.cells + column * self.slots_max
             self._where[number, column] = [base + s if s >= 0 else self._nowhere for s in slots]
         other.own_slot = {slot: own for own, slot in enumerate(slots) if slot >= 0}
-        if (
-            other.header[_VERSION] == version
-        ):  # else it changed meanwhile: once more at the next sum
+        if other.header[_VERSION] == version:  # else it has just changed: once more
             other.version = version
 
 

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from infctl.core.scheduling import Pipeline
     from infctl.engine import Engine
     from infctl.profile.model import Limits, Routing
+    from infctl.router.colleagues import Colleagues
     from infctl.router.intake import Asked
     from infctl.router.keys import Account, Keyring
     from infctl.router.server import Connection
+    from infctl.router.shared import Peers
     from infctl.router.wire import Head
 
 _UNKNOWN = Capabilities()
@@ -54,6 +56,9 @@ class Router:
         self.limits: Limits = routing.limits
         self.keys: Keyring | None = None
         self.engine_trust = EngineTrust()
+        self.peers: Peers | None = None
+        self.colleagues: Colleagues | None = None
+        self.held: set[str] = set()
         self.director = Director(pipeline, Random(seed), _settings(routing, speed))
         self.director.admission.on_bug = self.on_policy_bug
         self.pools: dict[int, Pool] = {}
@@ -159,6 +164,8 @@ class Router:
         exchange = Exchange(self, connection, head, forwarded, request, request_id, asked)
         connection.exchange = exchange
         self.exchanges[request.id] = exchange
+        if self.peers is not None:
+            self.peers.look(self.now(), self.handle)
         self.handle(ev.RequestArrived(request))
 
     def on_refused(self, status: int) -> None:
@@ -244,6 +251,9 @@ class Router:
             self._refuse(connection, head, 405, "use GET")
             return
         status, body, content_type = self.own_page(path, account)
+        if path == b"/metrics" and status == 200 and self.colleagues is not None:
+            self.spawn(self.colleagues.metrics(connection, head, body))
+            return
         data = answer(
             status,
             body,
@@ -288,6 +298,9 @@ class Router:
     def join(self, endpoint: Endpoint, state: State) -> None:
         """An endpoint was discovered."""
         self.leave(endpoint.id, "the endpoint was replaced")
+        if endpoint.id in self.held:
+            self.held.discard(endpoint.id)
+            state = State.DRAINING
         ready = state is State.READY
         self.handle(ev.EndpointJoined(endpoint, State.STARTING if ready else state))
         slot = self.director.fleet.slot_of(endpoint.id)

@@ -21,7 +21,7 @@ from infctl.router.board import WORD, Board
 from infctl.router.ring import Reader, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from infctl.core.director import Director
     from infctl.core.events import Event
@@ -78,19 +78,19 @@ class Peers:
         writer = Writer(memory, rings[worker])
         director.inflight = SharedInflight(director, self._loads.own, writer.publish)
 
-    def look(self, now: float) -> Iterator[Event]:
-        """What the others have open and have learned, unless the last look was just now."""
+    def look(self, now: float, handle: Callable[[Event], object]) -> None:
+        """Take in what the others have open and have learned, unless the last look was just now."""
         if self._fleet.version != self._fleet_version:
             self._identify()
         elif now < self._next:
             return
         self._next = now + _LOOK_S + len(self._known) * _LOOK_S_PER_SLOT
-        yield PeersReported(self._loads.sum())
+        handle(PeersReported(self._loads.sum()))
         for other, reader in zip(self._loads.others, self._readers, strict=True):
             for slot, blocks, held in reader.records():
                 own = other.own_slot.get(slot)
                 if own is not None:
-                    yield PrefixReported(own, blocks, held)
+                    handle(PrefixReported(own, blocks, held))
 
     def _identify(self) -> None:
         """Tell the others which endpoints this worker's slots are."""

@@ -18,7 +18,7 @@ import json
 import os
 import random
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ LOOK_MS = 20.0
 DATA = Path(os.environ.get("INFCTL_DATA") or Path(__file__).parents[2] / "../shared/data")
 
 
-Look = Callable[[Director, float], Iterable[ev.Event]]
+Look = Callable[[float, Director, Callable[[ev.Event], None]], None]
 
 
 @dataclass
@@ -141,8 +141,8 @@ def directors(count: int, scorers: list[Any]) -> list[Director]:
 
 
 class Run:
-    """Routers and engines in virtual time. `before` gives what a router is told ahead of each
-    arrival there, and every LOOK_MS."""
+    """Routers and engines in virtual time. `before` lets a router look at others, ahead of each
+    arrival there and every LOOK_MS."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Run:
         self.routers = routers
         self.engines = [Replica(timing, options) for _ in range(ENGINES)]
         self.outcome = Outcome()
-        self._before: Look = before or (lambda *_: ())
+        self._before: Look = before or (lambda *_: None)
         self._look_ms = LOOK_MS if before else float("inf")
         self._flights: dict[str, Flight] = {}
         self._queue: list[tuple[float, int, int]] = []
@@ -202,8 +202,7 @@ class Run:
         self._handle(router, ev.RequestArrived(request), arrival.at_ms)
 
     def _look(self, router: Director, now_ms: float) -> None:
-        for event in self._before(router, now_ms):
-            self._handle(router, event, now_ms)
+        self._before(now_ms / 1000.0, router, lambda event: self._handle(router, event, now_ms))
 
     def _handle(self, router: Director, event: ev.Event, now_ms: float) -> None:
         for command in router.handle(event, now_ms / 1000.0):
@@ -266,7 +265,7 @@ def workers(routers: list[Director]) -> Look:
         for number, router in enumerate(routers)
     }
     os.close(memory)
-    return lambda router, now_ms: peers[id(router)].look(now_ms / 1000.0)
+    return lambda now, router, handle: peers[id(router)].look(now, handle)
 
 
 def line(label: str, found: Outcome) -> str:

@@ -323,7 +323,7 @@ async def test_draining_answers_what_has_begun_to_arrive_and_says_close(
         for (_, writer), size in zip(streams, (0, 10, len(request) - 5, 0), strict=True):
             writer.write(request[:size])
         await asyncio.sleep(0.05)
-        running.server.drain()
+        running.server.drain(0.1)
         assert running.server.working
         for (_, writer), size in zip(streams[1:3], (10, len(request) - 5), strict=True):
             writer.write(request[size:])
