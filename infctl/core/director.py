@@ -109,7 +109,7 @@ class Director:
             ev.EndpointChanged: self._changed,
             ev.LoadReported: self._reported,
             ev.PeersReported: lambda event: self.inflight.reported(event),
-            ev.PrefixReported: lambda event: self.inflight.prefix(event),
+            ev.PrefixesReported: lambda event: self.inflight.prefixes(event),
             ev.Tick: self._tick,
         }
 

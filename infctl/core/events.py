@@ -99,13 +99,11 @@ class PeersReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag
     loads: NDArray[np.float64]
 
 
-class PrefixReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
-    """Another worker's news of a prefix: the slot holds these blocks now, or (`held` False) it was
-    believed to and does not. Deepest first, as a ring has them."""
+class PrefixesReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Other workers' news of prefixes: (slot, blocks, held). The slot holds these blocks now, or,
+    where `held` is False, it was believed to and does not. Deepest first, as a ring has them."""
 
-    slot: int
-    blocks: list[int]
-    held: bool = True
+    news: list[tuple[int, list[int], bool]]
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
@@ -123,6 +121,6 @@ Event = (
     | EndpointChanged
     | LoadReported
     | PeersReported
-    | PrefixReported
+    | PrefixesReported
     | Tick
 )

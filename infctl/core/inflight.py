@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from infctl.core.commands import Command
     from infctl.core.director import Director
-    from infctl.core.events import PeersReported, PrefixReported
+    from infctl.core.events import PeersReported, PrefixesReported
     from infctl.core.fleet import Cells, Fleet
 
     Loads = NDArray[np.float64]
@@ -79,8 +79,8 @@ class Inflight:
         """Other workers said what they have open."""
         return []
 
-    def prefix(self, event: PrefixReported) -> list[Command]:
-        """Another worker changed its prefix index."""
+    def prefixes(self, event: PrefixesReported) -> list[Command]:
+        """Other workers changed their prefix indices."""
         return []
 
 
@@ -156,11 +156,12 @@ class SharedInflight(Inflight):
                 self._latency.left_queue(slot, now_ms)
         return []
 
-    def prefix(self, event: PrefixReported) -> list[Command]:
-        if event.held:
-            self._index.insert(event.slot, event.blocks[::-1])
-        else:
-            self._index.forget(event.slot, event.blocks)
+    def prefixes(self, event: PrefixesReported) -> list[Command]:
+        for slot, blocks, held in event.news:
+            if held:
+                self._index.insert(slot, blocks[::-1])
+            else:
+                self._index.forget(slot, blocks)
         return []
 
 
