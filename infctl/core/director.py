@@ -18,6 +18,7 @@ from infctl.core.budget import Budget
 from infctl.core.commands import Abort, Command, Dispatch, Reject
 from infctl.core.fleet import Fleet, State
 from infctl.core.flowcontrol import FlowControl
+from infctl.core.homes import Homes
 from infctl.core.inflight import Inflight
 from infctl.core.latency import Latency
 from infctl.core.learning import BYTES_PER_TOKEN, Experience
@@ -81,7 +82,8 @@ class Director:
     ) -> None:
         self.fleet = Fleet()
         self.index = PrefixIndex()
-        self.inflight = Inflight(self.fleet)
+        self.inflight = Inflight(self.fleet, self.index)
+        self.homes = Homes(self.fleet)
         self.latency = Latency(self.fleet)
         self.pipeline = pipeline
         self.settings = settings = settings or Settings()
@@ -133,7 +135,8 @@ class Director:
         that does not decide); changes nothing."""
         self.fleet.now_ms = now * 1000.0
         cached = self._estimate(request)
-        choice = self.pipeline.preview(request, self.fleet, cached)
+        likely = self.homes.expect(request, cached, self.pipeline)
+        choice = self.pipeline.preview(request, self.fleet, likely)
         return rows(tuple(self.fleet.slots), cached, choice, choice.slot), choice.slot
 
     # --- requests -----------------------------------------------------------------------------
@@ -164,10 +167,11 @@ class Director:
         self, request: Request, tried: tuple[int, ...] = ()
     ) -> tuple[Column, Choice | None]:
         cached = self._estimate(request)
-        choice = self.pipeline.decide(request, self.fleet, cached, self._random, tried)
+        expected = self.homes.expect(request, cached, self.pipeline)
+        choice = self.pipeline.decide(request, self.fleet, expected, self._random, tried)
         if self._held and choice is not None and self.admission.hurries(request, choice.slot):
             avoided = (*tried, *self.admission.overfull())
-            choice = self.pipeline.decide(request, self.fleet, cached, self._random, avoided)
+            choice = self.pipeline.decide(request, self.fleet, expected, self._random, avoided)
         return cached, choice
 
     def _dispatch(
@@ -278,7 +282,7 @@ class Director:
             return []
         flight.decision.outcome = "answered" if event.ok else "answered with an error"
         if not event.ok:
-            self._forget(flight)
+            self.inflight.forgot(flight.slot, flight.added)
         elif event.usage is not None:
             self._learn(flight, event.usage)
         return []
@@ -290,7 +294,7 @@ class Director:
             return []
         flight.decision.outcome = "cancelled by the client"
         if not flight.first_byte_ms:
-            self._forget(flight)
+            self.inflight.forgot(flight.slot, flight.added)
         return [Abort(event.request_id, flight.slot)]
 
     def _leg_failed(self, event: ev.LegFailed) -> list[Command]:
@@ -300,7 +304,7 @@ class Director:
                 self.flow.remove(event.request_id)
             return []
         flight.decision.outcome = f"failed: {event.reason}"
-        self._forget(flight)
+        self.inflight.forgot(flight.slot, flight.added)
         request, tried = flight.request, (*flight.tried, flight.slot)
         if event.started and not event.resumable:
             return []
@@ -327,12 +331,6 @@ class Director:
                 self.inflight.left_queue(flight.slot, flight.uncached)
                 self.latency.left_queue(flight.slot, self.fleet.now_ms)
         return flight
-
-    def _forget(self, flight: Flight) -> None:
-        """A request that failed teaches the index nothing."""
-        self.index.forget(flight.slot, flight.added)
-        if self._current(flight):
-            self.inflight.forgot(flight.slot, flight.added)
 
     def _current(self, flight: Flight) -> bool:
         """False once the endpoint left: its slot may belong to another one now."""
@@ -387,6 +385,8 @@ class Director:
         if slot is None:
             return []
         self.fleet.report(slot, event.load)
+        self.inflight.counted(slot, event.load)
+        self.homes.reported(slot)
         self.saturation.reported(slot, event.load)
         endpoint, load = self.fleet.slots[slot], event.load
         if endpoint is not None and load is not None and load.kv_capacity_tokens:

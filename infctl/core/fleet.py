@@ -88,8 +88,8 @@ class Fleet:
     """Endpoints in stable slots, and their numbers as columns.
 
     Columns (length `len(fleet)`, index = slot; free slots hold zeros and are never ready):
-    `waiting`, `running` requests as last reported; `kv_usage` 0..1; `inflight` requests this
-    router has open there; `pending` of those, the ones without a first byte; `pending_tokens`
+    `waiting`, `running` requests as last reported; `kv_usage` 0..1; `inflight` requests open there,
+    of which `foreign` are not this router's, as far as the last report tells; `pending` of those, the ones without a first byte; `pending_tokens`
     their uncached prompt tokens; `rtt_ms`; and what core.latency learns: `free_at_ms` (monotonic
     ms at which the prefill queue should be empty), prefill `ms_per_token` and `overhead_ms`,
     decode `step_ms` and `step_ms_per_request`, and
@@ -104,6 +104,7 @@ class Fleet:
         "running",
         "kv_usage",
         *SHARED,
+        "foreign",
         "rtt_ms",
         "free_at_ms",
         "ms_per_token",
@@ -121,6 +122,7 @@ class Fleet:
     inflight: Column
     pending: Column
     pending_tokens: Column
+    foreign: Column
     rtt_ms: Column
     free_at_ms: Column
     ms_per_token: Column

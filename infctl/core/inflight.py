@@ -5,6 +5,8 @@ own into rows that only it writes, and reads the sum of the others'. The fleet's
 what this router has open (`SHARED`) hold both, so scorers and filters need not know of workers;
 between two looks at the others they are ahead by this worker's own events.
 
+What an engine reports beyond that is foreign: sent by other routers, or past any router.
+
 The others' prompts move `free_at_ms` as own ones do: more unanswered tokens than at the last look
 join the queue, fewer mean that a prefill has ended just now.
 """
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from infctl.core.commands import Command
     from infctl.core.director import Director
     from infctl.core.events import PeersReported, PrefixesReported
-    from infctl.core.fleet import Cells, Fleet
+    from infctl.core.fleet import Cells, Fleet, Load
+    from infctl.core.prefix import PrefixIndex
 
     Loads = NDArray[np.float64]
     """One row per column of SHARED, one cell per slot."""
@@ -37,12 +40,22 @@ if TYPE_CHECKING:
 class Inflight:
     """Counts what is open at each slot, in the fleet's columns."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, index: PrefixIndex) -> None:
         self._fleet = fleet
+        self._index = index
 
     def own(self, slot: int) -> float:
         """Requests this process has open at a slot, those of other workers left out."""
-        return self._fleet.cells["inflight"][slot]
+        cells = self._fleet.cells
+        return cells["inflight"][slot] - cells["foreign"][slot]
+
+    def counted(self, slot: int, load: Load | None) -> None:
+        """The engine said how many requests it has: what is beyond this router's is foreign."""
+        cells = self._fleet.cells
+        ours = cells["inflight"][slot] - cells["foreign"][slot]
+        there = 0.0 if load is None else (load.running or 0.0) + (load.waiting or 0.0)
+        cells["foreign"][slot] = foreign = max(there - ours, 0.0)
+        cells["inflight"][slot] = ours + foreign
 
     def dispatched(self, slot: int, tokens: float, stream: bool, added: list[int]) -> None:
         """A request goes to a slot: `tokens` of its prompt are not cached there, `added` are the
@@ -71,6 +84,7 @@ class Inflight:
 
     def forgot(self, slot: int, blocks: list[int]) -> None:
         """What a failed request had added to the prefix index is taken back."""
+        self._index.forget(slot, blocks)
 
     def left(self, slot: int) -> None:
         """The slot's endpoint left, and the fleet's columns are cleared."""
@@ -89,9 +103,8 @@ class SharedInflight(Inflight):
     to read: one row per column of SHARED, a fixed number of slots; those beyond are not shared."""
 
     def __init__(self, director: Director, own: Loads, publish: Publish) -> None:
-        super().__init__(director.fleet)
+        super().__init__(director.fleet, director.index)
         self._latency = director.latency
-        self._index = director.index
         self._own = own
         self._publish = publish
         self._slots_max = own.shape[1]
@@ -133,6 +146,7 @@ class SharedInflight(Inflight):
             self._inflight[slot] -= 1.0
 
     def forgot(self, slot: int, blocks: list[int]) -> None:
+        super().forgot(slot, blocks)
         if blocks and slot < self._slots_max:
             self._publish(slot, blocks, False)
 
@@ -145,6 +159,7 @@ class SharedInflight(Inflight):
         loads = event.loads
         slots = loads.shape[1]
         np.add(self._own[:, :slots], loads, out=self._fleet.shared[:, :slots])
+        self._fleet.inflight[:slots] += self._fleet.foreign[:slots]
         tokens, before = loads[_TOKENS], self._others_tokens[:slots]
         changes = tokens - before
         before[:] = tokens

@@ -183,7 +183,7 @@ class Admin:
             "engine": endpoint.engine,
             "models": endpoint.models,
             "state": fleet.states[slot].value,
-            "inflight": int(fleet.inflight[slot]),
+            "inflight": int(fleet.inflight[slot] - fleet.foreign[slot]),
             "running": load.running if load else None,
             "waiting": load.waiting if load else None,
             "kv_usage": load.kv_usage if load else None,
