@@ -89,13 +89,13 @@ class Fleet:
 
     Columns (length `len(fleet)`, index = slot; free slots hold zeros and are never ready):
     `waiting`, `running` requests as last reported; `kv_usage` 0..1; `inflight` requests open there,
-    of which `foreign` are not this router's, as far as the last report tells; `pending` of those, the ones without a first byte; `pending_tokens`
-    their uncached prompt tokens; `rtt_ms`; and what core.latency learns: `free_at_ms` (monotonic
-    ms at which the prefill queue should be empty), prefill `ms_per_token` and `overhead_ms`,
-    decode `step_ms` and `step_ms_per_request`, and
-    `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip). For
-    core.saturation: requests `sent` there by this router, and `started` of them (a first token, or
-    an end without one), in all; how many more than these wait there (`queued_ahead`), and from
+    of which `foreign` are not this router's, as far as the last report tells; `pending` of this
+    router's, those without a first byte; `pending_tokens` their uncached prompt tokens; `rtt_ms`;
+    and what core.latency learns: `free_at_ms` (monotonic ms at which the prefill queue should be
+    empty), prefill `ms_per_token` and `overhead_ms`, decode `step_ms` and `step_ms_per_request`,
+    and `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip).
+    For core.saturation: requests `sent` there by this router, and `started` of them (a first token,
+    or an end without one), in all; how many more than these wait there (`queued_ahead`), and from
     which number on another one would only wait (`queued_max`).
     """
 

@@ -88,7 +88,7 @@ class Homes:
         if self._requests >= _WINDOW:
             self._requests //= 2
             seen = self._seen = {b: n // 2 for b, n in seen.items() if n > 1}
-        limit = max(_RARE, self._requests // (2 * max(np.count_nonzero(penalty == 0.0), 1)))
+        limit = max(_RARE, self._requests // (2 * max(int((penalty == 0.0).sum()), 1)))
         for block in blocks:
             count = seen[block] = seen.get(block, 0) + 1
             if count <= limit:

@@ -119,7 +119,8 @@ class Reloader:
         if found.keys is None:
             router.keys = None
         else:
-            router.keys = router.keys or Keyring(time.time)
+            board = router.peers.keys if router.peers else None
+            router.keys = router.keys or Keyring(time.time, board)
             router.keys.replace(found.keys, router.now())
         router.engine_trust.replace(found.engines)
         if found.server is not None:

@@ -146,6 +146,8 @@ class Service:
         try:
             self._reloader.use(credentials)  # before anyone can connect
             sock = self._open(router, credentials)
+            if router.colleagues is not None and self._worker and self._worker.patience_s:
+                router.held = {n for s in await router.colleagues.stats() for n in s.held}
             discovery.update(static)
             self._start_loops(router, discovery)
             await self._patience(router)
@@ -387,6 +389,8 @@ async def _follow_peers(router: Router) -> None:
         await asyncio.sleep(_LOOK_HELD_S if len(router.director.flow) else _LOOK_S)
         if router.peers is not None:
             router.peers.look(router.now(), router.handle)
+        if router.keys is not None:
+            router.keys.look(router.now())
 
 
 def _ready(router: Router) -> bool:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from pathlib import Path
 
 import pytest
-
-from infctl.errors import MachineError, UsageError
-from infctl.router import handover
-from infctl.router.listening import Sockets
 
 from .processes import Load, Router, engines
 
