@@ -37,27 +37,41 @@ def words_of() -> int:
 
 
 class Writer:
-    """The worker's own ring, which starts at a word of the memory."""
+    """The worker's own ring, which starts at a word of the memory. News gather until `flush`, for
+    a write costs more than what it writes."""
 
     def __init__(self, memory: mmap.mmap, start: int) -> None:
         self._header, self._ring = _views(memory, start)
+        self._gathered = array("Q")
 
     def publish(self, slot: int, blocks: list[int], held: bool) -> None:
         """The slot holds these blocks now, or is not believed to any more."""
-        if len(blocks) > RECORD_MAX:
+        count = len(blocks)
+        if count > RECORD_MAX:
             return
-        header, ring, count = self._header, self._ring, len(blocks) + 1
+        gathered = self._gathered
+        gathered.append(slot << _SLOT_SHIFT | (_HELD if held else 0) | count)
+        gathered.extend(blocks)
+        if len(gathered) > RECORD_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        count = len(self._gathered)
+        if not count:
+            return
+        header, ring, words = self._header, self._ring, memoryview(self._gathered)
         start = header[_WRITTEN]
         header[_RESERVED] = start + count
-        record = array("Q", (slot << _SLOT_SHIFT | (_HELD if held else 0) | len(blocks), *blocks))
         at = start % RING_WORDS
         room = RING_WORDS - at
         if count <= room:
-            ring[at : at + count] = memoryview(record)
+            ring[at : at + count] = words
         else:
-            ring[at:] = memoryview(record)[:room]
-            ring[: count - room] = memoryview(record)[room:]
+            ring[at:] = words[:room]
+            ring[: count - room] = words[room:]
         header[_WRITTEN] = start + count
+        self._gathered = array("Q")
 
 
 class Reader:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from infctl.router.seams import Handler
 
 _STALLS_S = 0.25
-_LOOK_S = 0.02
+_LOOK_S = 0.1
 _LOOK_HELD_S = 0.005
 _PARTING_S = 1.0
 _PARTING_TAKEN_S = 10.0

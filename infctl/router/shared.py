@@ -33,7 +33,7 @@ SLOTS = 16_384
 KEYS = 16_384
 KEY_COLUMNS = 3
 
-_LOOK_S = 0.004
+_LOOK_S = 0.01
 _LOOK_S_PER_SLOT = 4e-6
 """How old the others' loads may be at an arrival: a look costs some 10 us, and 0.02 a slot."""
 
@@ -75,8 +75,8 @@ class Peers:
         self._fleet_version = -1
         self._known: list[tuple[Endpoint | None, int]] = []
         self._next = 0.0
-        writer = Writer(memory, rings[worker])
-        director.inflight = SharedInflight(director, self._loads.own, writer.publish)
+        self._writer = Writer(memory, rings[worker])
+        director.inflight = SharedInflight(director, self._loads.own, self._writer.publish)
 
     def look(self, now: float, handle: Callable[[Event], object]) -> None:
         """Take in what the others have open and have learned, unless the last look was just now."""
@@ -85,6 +85,7 @@ class Peers:
         elif now < self._next:
             return
         self._next = now + _LOOK_S + len(self._known) * _LOOK_S_PER_SLOT
+        self._writer.flush()
         handle(PeersReported(self._loads.sum()))
         news = [
             (own, blocks, held)

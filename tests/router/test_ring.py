@@ -19,6 +19,11 @@ def memory() -> mmap.mmap:
     return mmap.mmap(-1, words_of() * _WORD)
 
 
+def publish(writer: Writer, slot: int, blocks: list[int], held: bool) -> None:
+    writer.publish(slot, blocks, held)
+    writer.flush()
+
+
 def everything(reader: Reader) -> list[tuple[int, list[int], bool]]:
     found = []
     while news := list(reader.records()):
@@ -33,10 +38,10 @@ def test_what_is_written_is_read_once(
     shared = memory()
     writer = Writer(shared, 0)
     for _ in range(ahead):  # so that records wrap around the end of the ring
-        writer.publish(1, [7] * 3276, True)
+        publish(writer, 1, [7] * 3276, True)
     reader = Reader(shared, 0)
     for record in records:
-        writer.publish(*record)
+        publish(writer, *record)
     assert everything(reader) == records
     assert everything(reader) == []
     assert reader.skipped == 0
@@ -46,10 +51,10 @@ def test_a_reader_that_fell_behind_goes_on_at_the_end() -> None:
     shared = memory()
     writer, reader = Writer(shared, 0), Reader(shared, 0)
     for _ in range(RING_WORDS // 100):
-        writer.publish(1, [5] * 199, True)
+        publish(writer, 1, [5] * 199, True)
     assert everything(reader) == []
     assert reader.skipped > RING_WORDS
-    writer.publish(2, [6], False)
+    publish(writer, 2, [6], False)
     assert everything(reader) == [(2, [6], False)]
 
 
@@ -57,7 +62,7 @@ def test_a_long_idle_reader_catches_up_in_parts() -> None:
     shared = memory()
     writer, reader = Writer(shared, 0), Reader(shared, 0)
     for number in range(300):
-        writer.publish(number, [number] * 100, True)
+        publish(writer, number, [number] * 100, True)
     first = list(reader.records())
     assert 0 < len(first) < 300
     assert [record[0] for record in first + everything(reader)] == list(range(300))
@@ -66,17 +71,30 @@ def test_a_long_idle_reader_catches_up_in_parts() -> None:
 def test_torn_records_are_skipped() -> None:
     shared = memory()
     writer, reader = Writer(shared, 0), Reader(shared, 0)
-    writer.publish(1, [5] * 10, True)
+    publish(writer, 1, [5] * 10, True)
     words = memoryview(shared).cast("Q")
     words[2] = 1 << 30  # a count that no record has
     assert everything(reader) == []
-    writer.publish(1, [6], True)
+    publish(writer, 1, [6], True)
     assert everything(reader) == [(1, [6], True)]
     words.release()
+
+
+def test_news_gather_until_they_are_flushed() -> None:
+    shared = memory()
+    writer, reader = Writer(shared, 0), Reader(shared, 0)
+    writer.publish(1, [5], True)
+    writer.publish(2, [6, 7], False)
+    assert everything(reader) == []
+    writer.flush()
+    assert everything(reader) == [(1, [5], True), (2, [6, 7], False)]
+    for _ in range(RECORD_MAX // 10):
+        writer.publish(1, [5] * 10, True)
+    assert len(everything(reader)) > 300  # too much to wait
 
 
 def test_a_prompt_beyond_all_bounds_is_not_told() -> None:
     shared = memory()
     writer, reader = Writer(shared, 0), Reader(shared, 0)
-    writer.publish(1, [5] * (RECORD_MAX + 1), True)
+    publish(writer, 1, [5] * (RECORD_MAX + 1), True)
     assert everything(reader) == []
