@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from infctl.errors import InfctlError
     from infctl.profile.model import Profile
     from infctl.router.reload import Loaded
+    from infctl.router.workers import Worker
 
 app = typer.Typer(
     cls=RunGroup,
@@ -47,6 +49,14 @@ AdminTcp = Annotated[
 AdminToken = Annotated[
     str | None, typer.Option(metavar="FILE", help="The token that --admin-tcp asks for.")
 ]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Serve in place of the router that has this admin socket, if one runs: take its "
+        "listening sockets, and let it finish what it has.",
+    ),
+]
 
 
 @app.command()
@@ -71,6 +81,11 @@ def run(
     state: Annotated[
         str | None, typer.Option(help="Route to the running units of this fleet.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes that serve, at most one per core.")
+    ] = 1,
+    take_over: TakeOver = False,
+    worker: Annotated[str | None, typer.Option(hidden=True)] = None,
     parent_pipe: Annotated[bool, typer.Option(hidden=True)] = False,
     speed: Annotated[float, typer.Option(hidden=True, min=1.0)] = 1.0,
     seed: Annotated[int, typer.Option(hidden=True)] = 0,
@@ -93,6 +108,10 @@ def run(
         speed=speed,
         seed=seed,
         log_format=log_format.value,
+        take_over=take_over,
+        workers=workers,
+        argv=tuple(sys.argv[1:]),
+        worker=_worker(worker),
     )
     service.run(load, options)
 
@@ -138,6 +157,15 @@ def _load(ref: str | None, sets: list[str], policy: str | None, endpoints: bool)
         profile = compose.with_policy(profile, policy)
     engines = {name: compose.engine(name) for name in _engine_kinds(profile, endpoints)}
     return Loaded(profile, compose.pipeline(profile), engines)
+
+
+def _worker(spec: str | None) -> Worker | None:
+    """What the parent of several workers says to one."""
+    import msgspec
+
+    from infctl.router.workers import Worker
+
+    return None if spec is None else msgspec.json.decode(spec, type=Worker)
 
 
 def _admin_address(text: str | None, token_file: str | None) -> tuple[str, int] | None:

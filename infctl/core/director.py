@@ -18,6 +18,8 @@ from infctl.core.commands import Abort, Command, Dispatch, Hedge, Reject
 from infctl.core.fleet import Fleet, State
 from infctl.core.flights import Flights
 from infctl.core.flowcontrol import FlowControl
+from infctl.core.homes import Homes
+from infctl.core.inflight import Inflight
 from infctl.core.latency import Latency
 from infctl.core.learning import BYTES_PER_TOKEN, Experience
 from infctl.core.ledger import Row, rows
@@ -75,6 +77,7 @@ class Director:
     ) -> None:
         self.fleet = Fleet()
         self.index = PrefixIndex()
+        self.homes = Homes(self.fleet)
         self.latency = Latency(self.fleet)
         self.pipeline = pipeline
         self.settings = settings = settings or Settings()
@@ -103,8 +106,19 @@ class Director:
             ev.EndpointLeft: self._left,
             ev.EndpointChanged: self._changed,
             ev.LoadReported: self._reported,
+            ev.PeersReported: lambda event: self.inflight.reported(event),
+            ev.PrefixesReported: lambda event: self.inflight.prefixes(event),
             ev.Tick: self._tick,
         }
+
+    @property
+    def inflight(self) -> Inflight:
+        """How many requests each endpoint has; several workers put theirs together."""
+        return self.flights.inflight
+
+    @inflight.setter
+    def inflight(self, inflight: Inflight) -> None:
+        self.flights.inflight = inflight
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Take in one event at monotonic time `now` (seconds); return what is to be done."""
@@ -128,7 +142,8 @@ class Director:
         that does not decide); changes nothing."""
         self.fleet.now_ms = now * 1000.0
         cached = self._estimate(request)
-        choice = self.pipeline.preview(request, self.fleet, cached)
+        likely = self.homes.expect(request, cached, self.pipeline)
+        choice = self.pipeline.preview(request, self.fleet, likely)
         return rows(tuple(self.fleet.slots), cached, choice, choice.slot), choice.slot
 
     # --- requests -----------------------------------------------------------------------------
@@ -163,10 +178,11 @@ class Director:
         cached = self._estimate(request)
         if self.slow_start.starting and not tried:
             tried = self.slow_start.held_back(self.fleet)
-        choice = self.pipeline.decide(request, self.fleet, cached, self._random, tried)
+        expected = self.homes.expect(request, cached, self.pipeline)
+        choice = self.pipeline.decide(request, self.fleet, expected, self._random, tried)
         if self._held and choice is not None and self.admission.hurries(request, choice.slot):
             avoided = (*tried, *self.admission.overfull())
-            choice = self.pipeline.decide(request, self.fleet, cached, self._random, avoided)
+            choice = self.pipeline.decide(request, self.fleet, expected, self._random, avoided)
         return cached, choice
 
     def _dispatch(
@@ -310,6 +326,7 @@ class Director:
         if slot is not None:
             self.index.remove(slot)
             self.slow_start.out(slot)
+            self.inflight.left(slot)
         return []
 
     def _changed(self, event: ev.EndpointChanged) -> list[Command]:
@@ -329,6 +346,8 @@ class Director:
         if slot is None:
             return []
         self.fleet.report(slot, event.load)
+        self.inflight.counted(slot, event.load)
+        self.homes.reported(slot)
         self.saturation.reported(slot, event.load)
         endpoint, load = self.fleet.slots[slot], event.load
         if endpoint is not None and load is not None and load.kv_capacity_tokens:

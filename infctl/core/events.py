@@ -6,10 +6,16 @@ the end.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from infctl.core.fleet import Endpoint, Load, State
 from infctl.core.request import Request
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class RequestArrived(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
@@ -99,6 +105,20 @@ class LoadReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=
     load: Load | None
 
 
+class PeersReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """What the other workers of this router have open: one row per column of core.fleet.SHARED,
+    one cell per slot. Only where the Director has an OwnLoad."""
+
+    loads: NDArray[np.float64]
+
+
+class PrefixesReported(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Other workers' news of prefixes: (slot, blocks, held). The slot holds these blocks now, or,
+    where `held` is False, it was believed to and does not. Deepest first, as a ring has them."""
+
+    news: list[tuple[int, list[int], bool]]
+
+
 class Tick(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
     """Time has passed: deadlines may be over. Drivers send one about once a second."""
 
@@ -115,5 +135,7 @@ Event = (
     | EndpointLeft
     | EndpointChanged
     | LoadReported
+    | PeersReported
+    | PrefixesReported
     | Tick
 )

@@ -25,6 +25,9 @@ Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 """One boolean per slot."""
 
+SHARED = ("inflight", "pending", "pending_tokens", "sent", "started")
+"""The columns that say what this router has open: of all its workers, where it has several."""
+
 _FIRST_ROWS = 8
 
 
@@ -86,14 +89,14 @@ class Fleet:
     """Endpoints in stable slots, and their numbers as columns.
 
     Columns (length `len(fleet)`, index = slot; free slots hold zeros and are never ready):
-    `waiting`, `running` requests as last reported; `kv_usage` 0..1; `inflight` requests this
-    router has open there; `pending` of those, the ones without a first byte; `pending_tokens`
-    their uncached prompt tokens; `rtt_ms`; and what core.latency learns: `free_at_ms` (monotonic
-    ms at which the prefill queue should be empty), prefill `ms_per_token` and `overhead_ms`,
-    decode `step_ms` and `step_ms_per_request`, and
-    `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip). For
-    core.saturation: requests `sent` there by this router, and `started` of them (a first token, or
-    an end without one), in all; how many more than these wait there (`queued_ahead`), and from
+    `waiting`, `running` requests as last reported; `kv_usage` 0..1; `inflight` requests open there,
+    of which `foreign` are not this router's, as far as the last report tells; `pending` of this
+    router's, those without a first byte; `pending_tokens` their uncached prompt tokens; `rtt_ms`;
+    and what core.latency learns: `free_at_ms` (monotonic ms at which the prefill queue should be
+    empty), prefill `ms_per_token` and `overhead_ms`, decode `step_ms` and `step_ms_per_request`,
+    and `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip).
+    For core.saturation: requests `sent` there by this router, and `started` of them (a first token,
+    or an end without one), in all; how many more than these wait there (`queued_ahead`), and from
     which number on another one would only wait (`queued_max`).
     """
 
@@ -101,9 +104,8 @@ class Fleet:
         "waiting",
         "running",
         "kv_usage",
-        "inflight",
-        "pending",
-        "pending_tokens",
+        *SHARED,
+        "foreign",
         "rtt_ms",
         "free_at_ms",
         "ms_per_token",
@@ -111,8 +113,6 @@ class Fleet:
         "step_ms",
         "step_ms_per_request",
         "fixed_ms",
-        "sent",
-        "started",
         "queued_ahead",
         "queued_max",
     )
@@ -123,6 +123,7 @@ class Fleet:
     inflight: Column
     pending: Column
     pending_tokens: Column
+    foreign: Column
     rtt_ms: Column
     free_at_ms: Column
     ms_per_token: Column
@@ -134,6 +135,9 @@ class Fleet:
     started: Column
     queued_ahead: Column
     queued_max: Column
+
+    shared: NDArray[np.float64]
+    """The columns of SHARED as rows of one matrix."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -220,18 +224,21 @@ class Fleet:
         return slot
 
     def _allocate(self, rows: int) -> None:
-        for name in self.COLUMNS:
-            array = np.zeros(rows)
+        matrix = np.zeros((len(self.COLUMNS), rows))
+        for name, array in zip(self.COLUMNS, matrix, strict=True):
             old = self._arrays.get(name)
             if old is not None:
                 array[: len(old)] = old
             self._arrays[name] = array
             self.cells[name] = memoryview(array)  # type: ignore[arg-type]
+        first = self.COLUMNS.index(SHARED[0])
+        self._shared = matrix[first : first + len(SHARED)]
         self._view()
 
     def _view(self) -> None:
         for name, array in self._arrays.items():
             setattr(self, name, array[: len(self.slots)])
+        self.shared = self._shared[:, : len(self.slots)]
 
     def _changed(self, slot: int) -> None:
         if len(self.ready) != len(self.slots):

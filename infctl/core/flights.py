@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from infctl.core.inflight import Inflight
 from infctl.core.ledger import Decision, Ledger
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Flights:
         self, fleet: Fleet, index: PrefixIndex, latency: Latency, experience: Experience
     ) -> None:
         self.ledger = Ledger()
+        self.inflight = Inflight(fleet, index)
         self._fleet = fleet
         self._index = index
         self._latency = latency
@@ -108,13 +110,8 @@ class Flights:
             added=self._index.insert(slot, request.blocks),
             tried=tried,
         )
-        cells = fleet.cells
-        cells["inflight"][slot] += 1.0
-        cells["sent"][slot] += 1.0
-        if request.stream:
-            cells["pending"][slot] += 1.0
-            cells["pending_tokens"][slot] += uncached
         self._latency.dispatched(slot, uncached, fleet.now_ms)
+        self.inflight.dispatched(slot, uncached, request.stream, flight.added)
         return flight
 
     def _endpoints(self) -> tuple[Endpoint | None, ...]:
@@ -139,8 +136,8 @@ class Flights:
         flight.first_byte_ms = now_ms
         flight.decision.ttft_ms = now_ms - flight.dispatched_ms
         if self.current(flight):
-            self._leave_queue(flight)
-            self._fleet.cells["started"][flight.slot] += 1.0
+            self.inflight.left_queue(flight.slot, flight.uncached)
+            self.inflight.began(flight.slot)
             self._latency.first_byte(
                 flight.slot, self._pool(flight.slot), flight.uncached, flight.dispatched_ms, now_ms
             )
@@ -152,15 +149,14 @@ class Flights:
             return None
         flight.decision.outcome = outcome
         if forget:
-            self._index.forget(flight.slot, flight.added)
+            self.inflight.forgot(flight.slot, flight.added)
         if not self.current(flight):
             return flight
-        cells = self._fleet.cells
-        cells["inflight"][flight.slot] -= 1.0
+        self.inflight.released(flight.slot)
         if not flight.first_byte_ms:
-            cells["started"][flight.slot] += 1.0
+            self.inflight.began(flight.slot)
             if flight.request.stream:
-                self._leave_queue(flight)
+                self.inflight.left_queue(flight.slot, flight.uncached)
                 self._latency.left_queue(flight.slot, self._fleet.now_ms)
         return flight
 
@@ -180,12 +176,6 @@ class Flights:
             beside = self._fleet.cells["inflight"][flight.slot] + 1.0
             pool = self._pool(flight.slot)
             self._latency.decoded(flight.slot, pool, beside, took_ms / (tokens - 1))
-
-    def _leave_queue(self, flight: Flight) -> None:
-        cells, slot = self._fleet.cells, flight.slot
-        cells["pending"][slot] -= 1.0
-        left = cells["pending_tokens"][slot] - flight.uncached
-        cells["pending_tokens"][slot] = left if cells["pending"][slot] else 0.0
 
     def current(self, flight: Flight) -> bool:
         """False once the endpoint left: its slot may belong to another one now."""

@@ -312,7 +312,9 @@ class Lifecycle:
         """The restart that waits, once nothing runs there or it has waited for long enough."""
         life = self.lives[slot]
         patience_s = RESTART_AFTER_S / self.settings.speed
-        busy = self._fleet.cells["inflight"][slot] > 0 and now - life.since < patience_s
+        cells = self._fleet.cells
+        own = cells["inflight"][slot] - cells["foreign"][slot]
+        busy = own > 0 and now - life.since < patience_s
         if busy or life.restart_reason is None:
             return []
         reason, life.restart_reason = life.restart_reason, None

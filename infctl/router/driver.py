@@ -6,8 +6,6 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from infctl.core import events as ev
 from infctl.core.commands import Dispatch, Hedge, Reject
 from infctl.core.director import Director, Settings
@@ -16,12 +14,13 @@ from infctl.engine import Capabilities
 from infctl.router.intake import POST_PATHS, Intake
 from infctl.router.keys import Refusal, hide
 from infctl.router.lives import Lives
+from infctl.router.pages import own_page
 from infctl.router.proxy import Exchange
 from infctl.router.stalls import Stalls
 from infctl.router.telemetry import Telemetry
 from infctl.router.tls import EngineTrust
 from infctl.router.upstream import Pool, own_fault
-from infctl.router.wire import JSON, BadRequest, answer, error_body
+from infctl.router.wire import BadRequest, answer, error_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -31,10 +30,12 @@ if TYPE_CHECKING:
     from infctl.core.scheduling import Pipeline
     from infctl.engine import Engine
     from infctl.profile.model import Limits, Routing
+    from infctl.router.colleagues import Colleagues
     from infctl.router.intake import Asked
     from infctl.router.keys import Account, Keyring
     from infctl.router.leg import Leg
     from infctl.router.server import Connection
+    from infctl.router.shared import Peers
     from infctl.router.wire import Head
 
 _UNKNOWN = Capabilities()
@@ -56,6 +57,9 @@ class Router:
         self.limits: Limits = routing.limits
         self.keys: Keyring | None = None
         self.engine_trust = EngineTrust()
+        self.peers: Peers | None = None
+        self.colleagues: Colleagues | None = None
+        self.held: set[str] = set()
         self.director = Director(pipeline, Random(seed), _settings(routing, speed))
         self.director.admission.on_bug = self.on_policy_bug
         self.lives = Lives(self, routing.health, speed)
@@ -65,7 +69,7 @@ class Router:
         self.stalls = Stalls(self)
         self.now = asyncio.get_running_loop().time
         self._speed = speed
-        self._own_metrics_port = own_metrics_port
+        self.own_metrics_port = own_metrics_port
         self._tasks: set[asyncio.Task[None]] = set()
         self._capabilities = {kind: engine.capabilities for kind, engine in engines.items()}
         self._added: dict[tuple[str, Asked], bytes] = {}
@@ -170,6 +174,8 @@ class Router:
         exchange = Exchange(self, connection, head, forwarded, request, request_id, asked)
         connection.exchange = exchange
         self.exchanges[request.id] = exchange
+        if self.peers is not None:
+            self.peers.look(self.now(), self.handle)
         self.handle(ev.RequestArrived(request))
 
     def on_refused(self, status: int) -> None:
@@ -256,7 +262,10 @@ class Router:
         if head.method not in (b"GET", b"HEAD"):
             self._refuse(connection, head, 405, "use GET")
             return
-        status, body, content_type = self.own_page(path, account)
+        status, body, content_type = own_page(self, path, account)
+        if path == b"/metrics" and status == 200 and self.colleagues is not None:
+            self.spawn(self.colleagues.metrics(connection, head, body))
+            return
         data = answer(
             status,
             body,
@@ -266,35 +275,9 @@ class Router:
         )
         connection.respond(head, data)
 
-    def own_page(self, path: bytes, account: Account | None = None) -> tuple[int, bytes, bytes]:
-        """Status, body and content type of a page the router answers itself. Where there are
-        keys, figures are not for clients: they would see each other's."""
-        if path == b"/metrics":
-            if self._own_metrics_port or self.keys is not None:
-                body = error_body(404, "metrics are served on a port of their own alone")
-                return 404, body, JSON
-            return 200, self.metrics(), self.telemetry.CONTENT_TYPE
-        if not bool(self.director.fleet.ready.any()):
-            body = error_body(503, "no endpoint is ready yet")
-            return 503, body, JSON
-        return 200, b"" if path == b"/health" else self._models(account), JSON
-
     def metrics(self) -> bytes:
         """The Prometheus text."""
         return self.telemetry.exposition(self.director, self.lives.machine.lives, self.now())
-
-    def _models(self, account: Account | None) -> bytes:
-        fleet = self.director.fleet
-        ready = [e for slot, e in fleet if fleet.states[slot] is State.READY]
-        names = {name: e for e in ready for name in e.models}
-        if account is not None:
-            names = {name: e for name, e in names.items() if account.may_use(name)}
-        data = [
-            {"id": name, "object": "model", "owned_by": e.engine, "root": e.models[0]}
-            | ({"max_model_len": e.context_tokens} if e.context_tokens else {})
-            for name, e in sorted(names.items())
-        ]
-        return msgspec.json.encode({"object": "list", "data": data})
 
     # --- endpoints --------------------------------------------------------------------------------
 
@@ -308,6 +291,9 @@ class Router:
         if slot is not None:
             self.pools[slot] = Pool(endpoint, self.engine_trust)
             self.lives.joined(slot, before)
+            if endpoint.id in self.held:
+                self.held.discard(endpoint.id)
+                self.lives.act(endpoint.id, "drain")
         if ready:
             # Only now: requests that waited for this endpoint need its connections.
             self.handle(ev.EndpointChanged(endpoint.id, state))

@@ -90,7 +90,7 @@ class _Snapshot(Collector):
         fleet = self._director.fleet
         gauges = {
             "infctl_endpoint_ready": ("Whether the endpoint takes traffic", fleet.ready),
-            "infctl_endpoint_inflight": ("Requests open there", fleet.inflight),
+            "infctl_endpoint_inflight": ("Requests open there", fleet.inflight - fleet.foreign),
             "infctl_endpoint_running": ("Requests running, as reported", fleet.running),
             "infctl_endpoint_waiting": ("Requests waiting, as reported", fleet.waiting),
             "infctl_endpoint_kv_usage": ("Used share of KV cache, as reported", fleet.kv_usage),

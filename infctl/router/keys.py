@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 from infctl.profile.keyfile import when
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from infctl.core.request import Request
     from infctl.profile.keyfile import Key
+    from infctl.router.board import Board
     from infctl.router.proxy import Exchange
     from infctl.router.wire import Head
 
@@ -77,11 +79,14 @@ class Bucket:
 class Account:
     """One key: what it may do, and what it has used."""
 
-    __slots__ = ("concurrent", "digest", "expires", "models", "name", "priority", "requests",
-                 "running", "tenant", "tokens")  # fmt: skip
+    __slots__ = ("concurrent", "digest", "expires", "models", "name", "others", "priority",
+                 "requests", "running", "slot", "taken", "tenant", "tokens")  # fmt: skip
 
     def __init__(self, key: Key, priority: int, now: float) -> None:
         self.running = 0
+        self.slot = -1
+        self.taken = [0.0, 0.0]
+        self.others = (0.0, 0.0, 0.0)
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
         self.update(key, priority, now)
@@ -103,11 +108,26 @@ class Account:
 
     def busy(self, now: float) -> Refusal | None:
         """Why not even another request can be let in now, whatever it asks for."""
-        if self.concurrent is not None and self.running >= self.concurrent:
-            return Refusal(429, f"this key has {self.running} requests running already", 1)
+        if self.concurrent is not None and self.running + self.others[2] >= self.concurrent:
+            running = self.running + round(self.others[2])
+            return Refusal(429, f"this key has {running} requests running already", 1)
         if self.requests is not None and (wait_s := self.requests.wait_s(1.0, now)):
             return Refusal(429, "this key's requests per minute are used up", math.ceil(wait_s))
         return None
+
+    def charge(self, requests: float, tokens: float, now: float) -> None:
+        """Take so much from what the key may use, or give it back where negative."""
+        if self.requests is not None:
+            self.requests.take(requests, now)
+        if self.tokens is not None:
+            self.tokens.take(tokens, now)
+
+    def seen(self, found: tuple[float, float, float], now: float) -> None:
+        """What other workers have taken in all: requests, tokens, and what is running."""
+        requests, tokens, _ = self.others
+        self.others = found
+        if found[0] >= requests:  # else a worker ended, and started to count anew
+            self.charge(found[0] - requests, found[1] - tokens, now)
 
 
 def _bucket(known: Bucket | None, per_minute: int | None, now: float) -> Bucket | None:
@@ -120,10 +140,12 @@ def _bucket(known: Bucket | None, per_minute: int | None, now: float) -> Bucket 
 
 
 class Keyring:
-    """The keys of one router. `wall` is epoch seconds, for expiry; `now` is monotonic."""
+    """The keys of one router. `wall` is epoch seconds, for expiry; `now` is monotonic. What its
+    workers let in is shared on a `board` with the columns requests, tokens, running."""
 
-    def __init__(self, wall: Callable[[], float]) -> None:
+    def __init__(self, wall: Callable[[], float], board: Board | None = None) -> None:
         self._wall = wall
+        self._board = board
         self._accounts: dict[bytes, Account] = {}
         self._grants: dict[str, tuple[Account, float]] = {}
 
@@ -140,6 +162,34 @@ class Keyring:
                 account.update(key, priority, now)
             accounts[account.digest] = account
         self._accounts = accounts
+        if self._board is not None:
+            self._place(self._board)
+
+    def _place(self, board: Board) -> None:
+        """Give every account its slot on the board."""
+        placed = list(self._accounts.values())[: board.slots_max]
+        board.own[:] = 0.0
+        for account in self._accounts.values():
+            account.slot = -1
+        for slot, account in enumerate(placed):
+            account.slot = slot
+            self._tell(account)
+        board.identify([xxh3_64_intdigest(a.name.encode()) or 1 for a in placed])
+
+    def _tell(self, account: Account) -> None:
+        if self._board is not None and account.slot >= 0:
+            self._board.own[:, account.slot] = (*account.taken, account.running)
+
+    def look(self, now: float) -> None:
+        """Take in what other workers have let in."""
+        if self._board is None:
+            return
+        found = self._board.sum()
+        for account in self._accounts.values():
+            if 0 <= account.slot < found.shape[1]:
+                requests, tokens, running = found[:, account.slot].tolist()
+                if (requests, tokens, running) != account.others:
+                    account.seen((requests, tokens, running), now)
 
     def check(self, head: Head, now: float) -> Account | Refusal:
         """Whose request this is, from its head alone, or why it is refused."""
@@ -170,10 +220,8 @@ class Keyring:
             if wait_s:
                 message = "this key's tokens per minute are used up"
                 return Refusal(429, message, math.ceil(wait_s))
-            tokens.take(request.prompt_tokens, now)
-        if account.requests is not None:
-            account.requests.take(1.0, now)
-        account.running += 1
+        account.charge(1.0, request.prompt_tokens, now)
+        self._took(account, 1.0, request.prompt_tokens, 1)
         request.tenant = account.tenant
         request.priority = max(request.priority, account.priority)  # less urgent if it says so
         self._grants[request.id] = (account, request.prompt_tokens)
@@ -185,9 +233,15 @@ class Keyring:
         if grant is None:
             return
         account, charged = grant
-        account.running -= 1
-        if account.tokens is not None:
-            account.tokens.take(_used(exchange, charged) - charged, now)
+        more = _used(exchange, charged) - charged
+        account.charge(0.0, more, now)
+        self._took(account, 0.0, more, -1)
+
+    def _took(self, account: Account, requests: float, tokens: float, running: int) -> None:
+        account.running += running
+        account.taken[0] += requests
+        account.taken[1] += tokens
+        self._tell(account)
 
 
 def hide(head: Head) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from infctl.router.driver import Router
     from infctl.router.gate import Gate
     from infctl.router.server import Server
-    from infctl.router.tls import TlsListener
+    from infctl.router.tls import AcceptingListener
 
 _POLL_S = 1.0
 
@@ -56,7 +56,7 @@ class Reloader:
     ) -> None:
         self.profile = loaded.profile
         self.servers: list[Server] = []
-        self.listeners: list[TlsListener] = []
+        self.listeners: list[AcceptingListener] = []
         self.gate: Gate | None = None
         self._router = router
         self._discovery = discovery
@@ -119,7 +119,8 @@ class Reloader:
         if found.keys is None:
             router.keys = None
         else:
-            router.keys = router.keys or Keyring(time.time)
+            board = router.peers.keys if router.peers else None
+            router.keys = router.keys or Keyring(time.time, board)
             router.keys.replace(found.keys, router.now())
         router.engine_trust.replace(found.engines)
         if found.server is not None:

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import select
 from typing import TYPE_CHECKING
 
 from infctl.router.wire import (
-    HEAD_END,
-    BadRequest,
-    Head,
-    answer,
-    check_coding,
-    error_body,
-    parse_head,
+    HEAD_END, BadRequest, Head, answer, check_coding, error_body, parse_head,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -38,8 +33,8 @@ class Connection(asyncio.BufferedProtocol):
     """One client connection of a server that has `handler` and `limits`."""
 
     __slots__ = (
-        "_body", "_chunked", "_discarded", "_got", "_head", "_length", "_pending", "_started",
-        "_view", "closing", "deadline", "exchange", "full", "server", "transport",
+        "_body", "_chunked", "_discarded", "_got", "_head", "_length", "_parting", "_pending",
+        "_started", "_view", "closing", "deadline", "exchange", "full", "server", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -58,12 +53,13 @@ class Connection(asyncio.BufferedProtocol):
         self._discarded = 0
         self.full = False
         self._started = False
+        self._parting = False
 
     # --- transport callbacks ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        self.deadline = self.server.now() + self.server.limits.idle_s
+        self.deadline = self.server.now() + self.server.idle_s
         self.server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -230,17 +226,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def keeps(self, head: Head) -> bool:
         """Whether the connection stays open after this request; its answer must say if not."""
-        return head.keep_alive and not self.server.draining
+        self._parting = self.server.draining
+        return head.keep_alive and not self._parting
 
     def finish(self, keep_alive: bool) -> None:
         """The answer is out: close, or go on with the next request."""
         self.exchange = None
         if self.closing:
             return
-        if not keep_alive or self.server.draining:
+        if not keep_alive or self._parting:
             self.linger() if self._pending else self.close()
             return
-        self.deadline = self.server.now() + self.server.limits.idle_s
+        self.deadline = self.server.now() + self.server.idle_s
         if self._pending:
             # Not at once: a train of pipelined requests must not become a train of stack frames.
             asyncio.get_running_loop().call_soon(self._next)
@@ -318,8 +315,15 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
         elif self._head is not None or self._started:
             self.refuse(408, "the request did not arrive in time")
-        else:
-            self.close()
+        elif not self._readable():
+            self.linger() if self.server.draining else self.close()
+
+    def _readable(self) -> bool:
+        """Whether bytes are here that have not been read yet: a request that came just in time."""
+        poll, sock = select.poll(), self.transport.get_extra_info("socket")
+        if sock is not None:
+            poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
 
 
 class Server:
@@ -330,7 +334,7 @@ class Server:
         self.limits = limits
         self.connections: set[Connection] = set()
         self.lingering: set[Connection] = set()
-        self.draining = False
+        self._parting_s: float | None = None
         self.scratch = memoryview(bytearray(_SCRATCH))
         self.now = asyncio.get_running_loop().time
 
@@ -365,15 +369,27 @@ class Server:
         for connection in [c for c in everyone if c.expired(now)]:
             connection.expire()
 
-    def drain(self) -> None:
-        """Close idle connections; what has begun to arrive is answered, and then closed."""
-        self.draining = True
-        for connection in list(self.connections):
+    @property
+    def idle_s(self) -> float:
+        """How long a connection may be idle."""
+        return self.limits.idle_s if self._parting_s is None else self._parting_s
+
+    @property
+    def draining(self) -> bool:
+        """Whether every answer says that its connection closes."""
+        return self._parting_s is not None
+
+    def drain(self, parting_s: float) -> None:
+        """Answer what still comes, and close each connection with its answer. Idle ones close in
+        `parting_s`, for a request may be on its way there: the longer, the more clients learn from
+        an answer, and the fewer from a closed connection."""
+        self._parting_s = parting_s
+        until = self.now() + parting_s
+        for connection in self.connections:
             if not connection.working and not connection.closing:
-                connection.close()
+                connection.deadline = min(connection.deadline, until)
 
     @property
     def working(self) -> bool:
-        """Whether a request is in work, on its way here, or an answer on its way out."""
-        everyone = (*self.connections, *self.lingering)
-        return any(c.working or c.flushing for c in everyone)
+        """Whether there is a connection that may bring a request or is to get an answer."""
+        return bool(self.connections) or any(c.flushing for c in self.lingering)

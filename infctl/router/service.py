@@ -7,36 +7,44 @@ import ctypes
 import gc
 import os
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from infctl import compose
-from infctl.errors import MachineError, UsageError
+from infctl.errors import TargetError, UsageError
+from infctl.router import handover, workers
 from infctl.router.admin import Admin
+from infctl.router.colleagues import Colleagues
 from infctl.router.discovery import Discovery, from_urls
 from infctl.router.driver import Router
 from infctl.router.gate import Gate
+from infctl.router.listening import BACKLOG, Sockets, is_loopback, printable
+from infctl.router.metrics_page import MetricsPage
 from infctl.router.reload import Reloader
 from infctl.router.server import Server
-from infctl.router.tls import TlsListener
+from infctl.router.shared import Peers
+from infctl.router.tls import AcceptingListener
+from infctl.router.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import socket
+    from collections.abc import Callable, Coroutine
 
     from infctl.router.credentials import Credentials
-    from infctl.router.keys import Refusal
     from infctl.router.reload import Loaded
     from infctl.router.seams import Handler
 
-_BACKLOG = 4096
 _STALLS_S = 0.25
+_LOOK_S = 0.1
+_LOOK_HELD_S = 0.005
+_PARTING_S = 1.0
+_PARTING_TAKEN_S = 10.0
+_TAKE_OVER_S = 60.0
 _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
 
@@ -55,20 +63,26 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     Endpoints are `endpoints` (URLs) or the units of the fleet `state`. `parent_pipe`: stop when
     standard input ends. `speed`: engines run this many times faster than life, so probe faster.
     `admin` is the path of the admin API's Unix socket, `admin_tcp` a host and port where it also
-    listens, for those who have the token in `admin_token_file`.
+    listens, for those who have the token in `admin_token_file`. With `take_over` the sockets come
+    from the router that has them, if one runs. `workers` processes serve, started by the command
+    line `argv` with the `worker` that each is.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     endpoints: tuple[str, ...] = ()
     state: str | None = None
-    admin: str | None = None
+    admin: str
     admin_tcp: tuple[str, int] | None = None
     admin_token_file: str | None = None
     parent_pipe: bool = False
     speed: float = 1.0
     seed: int = 0
     log_format: str = "text"
+    take_over: bool = False
+    workers: int = 1
+    argv: tuple[str, ...] = ()
+    worker: Worker | None = None
 
 
 def run(load: Callable[[], Loaded], options: Options) -> None:
@@ -76,6 +90,9 @@ def run(load: Callable[[], Loaded], options: Options) -> None:
     when told to. Raises InputError, MachineError, UsageError."""
     import uvloop
 
+    if options.workers > 1 and options.worker is None:
+        workers.run(load, options)
+        return
     _tune_allocator()
     service = Service(load, options)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -98,9 +115,15 @@ class Service:
     """A router, its listening sockets and its background loops."""
 
     def __init__(self, load: Callable[[], Loaded], options: Options) -> None:
-        self._load = load
-        self._loaded = load()
+        worker = self._worker = options.worker
+        self._load = load if worker is None else workers.sharing(load, worker.count)
+        self._loaded = self._load()
         self._options = options
+        self._taken = handover.take(options.admin) if options.take_over and not worker else None
+        given = worker.sockets if worker else self._taken.sockets if self._taken else {}
+        self._sockets = Sockets(given)
+        self._orphaned = False
+        self._handed_over = False
         self._stop = asyncio.Event()
         self._servers: list[Server] = []
         self._listeners: list[Listener] = []
@@ -108,27 +131,28 @@ class Service:
 
     async def run(self) -> None:
         """Listen, serve, drain."""
-        options, profile = self._options, self._loaded.profile
-        metrics_port = profile.observability.metrics_port
-        router = Router(
-            self._loaded.pipeline, profile.routing, self._loaded.engines,
-            options.seed or time.time_ns(), own_metrics_port=metrics_port is not None,
-            speed=options.speed,
-        )  # fmt: skip
-        router.telemetry.open_log(options.log_format, time.time)
-        discovery = Discovery(router, self._loaded.engines, profile.routing.health, options.speed)
-        static = from_urls(options.endpoints)
+        profile = self._loaded.profile
+        router = self._router()
+        discovery = Discovery(
+            router, self._loaded.engines, profile.routing.health, self._options.speed
+        )
+        static = from_urls(self._options.endpoints)
         self._reloader = Reloader(
-            router, discovery, self._loaded, self._load, options.admin_token_file
+            router, discovery, self._loaded, self._load, self._options.admin_token_file
         )
         self._reloader.servers = self._servers
         credentials = self._reloader.read()
         self._signals(router)
         try:
             self._reloader.use(credentials)  # before anyone can connect
-            server = await self._listen(router, credentials, metrics_port)
+            sock = self._open(router, credentials)
+            if router.colleagues is not None and self._worker and self._worker.patience_s:
+                router.held = {n for s in await router.colleagues.stats() for n in s.held}
             discovery.update(static)
             self._start_loops(router, discovery)
+            await self._patience(router)
+            server = await self._listen(router, credentials, sock)
+            self._spawn(self._announce(router))
             gc.collect()
             gc.freeze()
             # Requests make no cycles, so most young collections would find nothing.
@@ -138,10 +162,43 @@ class Service:
         finally:
             self._close(discovery, router)
 
+    def _router(self) -> Router:
+        options, worker = self._options, self._worker
+        profile, pipeline = self._loaded.profile, self._loaded.pipeline
+        seed = (options.seed or time.time_ns()) + (worker.number if worker else 0)
+        router = Router(
+            pipeline, profile.routing, self._loaded.engines, seed,
+            own_metrics_port=profile.observability.metrics_port is not None,
+            speed=options.speed,
+        )  # fmt: skip
+        router.telemetry.open_log(options.log_format, time.time)
+        if worker is not None:
+            router.peers = Peers(router.director, worker.memory, worker.number, worker.count)
+            router.colleagues = Colleagues(worker.paths, worker.number)
+        return router
+
+    async def _patience(self, router: Router) -> None:
+        """A router that takes another's place accepts nothing before it can serve."""
+        patience_s = self._worker.patience_s if self._worker else _TAKE_OVER_S
+        if self._worker is None and self._taken is None:
+            return
+        deadline = router.now() + patience_s
+        while not _ready(router) and not self._stop.is_set():
+            if router.now() > deadline:
+                if self._taken is not None:
+                    raise TargetError(
+                        f"no endpoint was ready within {patience_s:.0f} s",
+                        hint="The running router goes on. Without --take-over one starts anyway.",
+                    )
+                return
+            await asyncio.sleep(0.02)
+
     def _signals(self, router: Router) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        if self._worker is not None:
+            loop.add_signal_handler(signal.SIGUSR1, self._hand_over)
         attended = os.isatty(0)
 
         def hang_up() -> None:
@@ -156,35 +213,54 @@ class Service:
     async def _reload(self) -> None:
         await self._reloader.answer()
 
+    def _open(self, router: Router, credentials: Credentials) -> socket.socket:
+        """Bind what clients connect to, so that a taken port is known at once."""
+        sock = self._sockets.tcp("http", self._options.host, self._options.port)
+        self._url = f"{'https' if credentials.server else 'http'}://{printable(sock)}"
+        if credentials.keys is None and not is_loopback(sock):
+            router.telemetry.log("no_keys", address=printable(sock), note="everyone is served")
+        return sock
+
     async def _listen(
-        self, router: Router, credentials: Credentials, metrics_port: int | None
+        self, router: Router, credentials: Credentials, sock: socket.socket
     ) -> Server:
         loop = asyncio.get_running_loop()
         server = self._server(router)
-        sock = _bind(self._options.host, self._options.port)
-        self._url = f"{'https' if credentials.server else 'http'}://{_printable(sock)}"
-        if credentials.keys is None and not _is_loopback(sock):
-            router.telemetry.log("no_keys", address=_printable(sock), note="everyone is served")
         await self._accept(server, sock, credentials)
+        metrics_port = self._loaded.profile.observability.metrics_port
         if metrics_port is not None:
-            pages = self._server(_MetricsPage(router))
-            sock = _bind(self._options.host, metrics_port)
+            pages = self._server(MetricsPage(router))
+            sock = self._sockets.tcp("metrics", self._options.host, metrics_port)
             self._listeners.append(await loop.create_server(pages, sock=sock))
-        if self._options.admin:
-            await self._listen_admin(router, Path(self._options.admin))
+        await self._listen_admin(router, "admin", router.colleagues)
+        if self._worker is not None:
+            await self._listen_admin(router, f"worker-{self._worker.number}", None)
         if self._options.admin_tcp:
             await self._listen_admin_tcp(router, credentials, *self._options.admin_tcp)
+        if self._worker is None:
+            offer = handover.Offer(self._sockets, self._options.admin, self._hand_over)
+            self._listeners.append(offer)
+        self._sockets.close_unused()
         return server
+
+    def _hand_over(self) -> None:
+        """Another router serves from now on: accept nothing more, finish what is here."""
+        self._handed_over = True
+        for listener in self._listeners:
+            listener.close()
+        self._stop.set()
 
     async def _accept(self, server: Server, sock: socket.socket, found: Credentials) -> None:
         """Serve what connects to the socket: with TLS where there is a certificate."""
         listener: Listener
-        if found.server is None:
+        if found.server is None and self._worker is None:
             loop = asyncio.get_running_loop()
-            listener = await loop.create_server(server, sock=sock, backlog=_BACKLOG)
+            listener = await loop.create_server(server, sock=sock, backlog=BACKLOG)
         else:
-            sock.listen(_BACKLOG)
-            listener = TlsListener(sock, server, found.server)
+            # One connection at a time: a loop's own server would take all there are, and leave
+            # none for other workers.
+            sock.listen(BACKLOG)
+            listener = AcceptingListener(sock, server, found.server)
             self._reloader.listeners.append(listener)
         self._listeners.append(listener)
 
@@ -193,59 +269,55 @@ class Service:
         self._servers.append(server)
         return server
 
-    async def _listen_admin(self, router: Router, path: Path) -> None:
-        with suppress(FileNotFoundError):
-            path.unlink()
-        mask = os.umask(0o177)
-        try:
-            server = self._server(self._admin(router))
-            listener = await asyncio.get_running_loop().create_unix_server(server, str(path))
-        except OSError as error:
-            raise MachineError(
-                f"cannot open the admin socket: {error.strerror or error}", where=str(path)
-            ) from error
-        finally:
-            os.umask(mask)
+    async def _listen_admin(self, router: Router, name: str, colleagues: Colleagues | None) -> None:
+        sock = self._sockets.unix(name, Path(self._options.admin))
+        server = self._server(self._admin(router, colleagues))
+        listener = await asyncio.get_running_loop().create_unix_server(server, sock=sock)
         self._listeners.append(listener)
 
-    def _admin(self, router: Router) -> Admin:
+    def _admin(self, router: Router, colleagues: Colleagues | None) -> Admin:
         reloader = self._reloader
-        return Admin(router, lambda: compose.route_table(reloader.profile), reloader.answer)
+        table = lambda: compose.route_table(reloader.profile)  # noqa: E731
+        return Admin(router, table, reloader.answer, colleagues)
 
     async def _listen_admin_tcp(
         self, router: Router, credentials: Credentials, host: str, port: int
     ) -> None:
         """The admin API for those who have its token: with TLS where the router has it."""
-        gate = self._reloader.gate = Gate(self._admin(router))
+        gate = self._reloader.gate = Gate(self._admin(router, router.colleagues))
         gate.expected = credentials.token or b""
         server = self._server(gate)
-        sock = _bind(host, port, "--admin-tcp")
-        if credentials.server is None and not _is_loopback(sock):
-            sock.close()
+        sock = self._sockets.tcp("admin-tcp", host, port, "--admin-tcp")
+        if credentials.server is None and not is_loopback(sock):
             raise UsageError(
                 "the admin token would cross the network in clear",
                 where="--admin-tcp",
                 hint="Give the profile a certificate (routing.tls), or listen on 127.0.0.1.",
             )
         await self._accept(server, sock, credentials)
-        router.telemetry.log("admin_tcp", address=_printable(sock))
+        router.telemetry.log("admin_tcp", address=printable(sock))
 
     def _start_loops(self, router: Router, discovery: Discovery) -> None:
         follow = self._reloader.follow_files()
         work = [
             _sweep(router, self._servers),
             _watch_stalls(router),
-            self._announce(router),
             follow,
         ]
+        if router.peers is not None:
+            work.append(_follow_peers(router))
         if self._options.state:
             lengths = {m.name: m.context_tokens or 0 for m in self._loaded.profile.models}
             work.append(discovery.follow_state(self._options.state, lengths))
         if self._options.parent_pipe:
-            work.append(_until_end_of_input(self._stop))
-        self._tasks = [asyncio.get_running_loop().create_task(w) for w in work]
-        for task in self._tasks:
-            task.add_done_callback(self._loop_ended)
+            work.append(self._until_end_of_input())
+        for each in work:
+            self._spawn(each)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._loop_ended)
+        self._tasks.append(task)
 
     def _loop_ended(self, task: asyncio.Task[Any]) -> None:
         """A background loop must not die unseen."""
@@ -256,17 +328,29 @@ class Service:
             self._stop.set()
 
     async def _announce(self, router: Router) -> None:
-        while not bool(router.director.fleet.ready.any()):
+        while not _ready(router):
             await asyncio.sleep(0.02)
+        if self._taken is not None:
+            await asyncio.to_thread(self._taken.confirm)
         print(f"ready {self._url}", flush=True)
+
+    async def _until_end_of_input(self) -> None:
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+        while await reader.read(4096):
+            pass
+        self._orphaned = True
+        self._stop.set()
 
     async def _drain(self, router: Router, server: Server) -> None:
         """Accept nothing more, let streams finish up to the deadline, report what is cut."""
         self._listeners[0].close()
-        server.drain()
+        server.drain(_PARTING_TAKEN_S if self._handed_over else _PARTING_S)
         deadline = router.now() + self._reloader.profile.routing.drain_s / self._options.speed
         while (router.exchanges or server.working) and router.now() < deadline:
             await asyncio.sleep(0.05)
+            server.sweep()
         cut = sum(1 for e in router.exchanges.values() if e.started)
         router.telemetry.log("drained", cut=cut, refused=len(router.exchanges) - cut)
         router.end("the router is shutting down")
@@ -277,37 +361,12 @@ class Service:
         discovery.close()
         for listener in self._listeners:
             listener.close()
-        if self._options.admin:
-            with suppress(OSError):
-                Path(self._options.admin).unlink()
+        unconfirmed = self._taken is not None and not self._taken.confirmed
+        if self._handed_over or unconfirmed or (self._worker and not self._orphaned):
+            self._sockets.leave()
+        else:
+            self._sockets.close()
         router.telemetry.flush()
-
-
-class _MetricsPage:
-    """A seams.Handler that knows /metrics alone."""
-
-    def __init__(self, router: Router) -> None:
-        self._router = router
-
-    def on_head(self, head: Any) -> Refusal | None:
-        """Whoever reaches the port may look."""
-        return None
-
-    def on_refused(self, status: int) -> None:
-        """Malformed scrapes are answered, not counted."""
-
-    def on_bug(self, error: Exception) -> None:
-        """Log what a scrape ran into."""
-        self._router.telemetry.bug("scrape", error)
-
-    def on_request(self, connection: Any, head: Any, body: bytes | bytearray) -> None:
-        """Answer one scrape."""
-        from infctl.router.wire import answer
-
-        found = head.url.partition(b"?")[0] == b"/metrics"
-        text = self._router.metrics() if found else b""
-        kind = self._router.telemetry.CONTENT_TYPE
-        connection.respond(head, answer(200 if found else 404, text, content_type=kind))
 
 
 async def _sweep(router: Router, servers: list[Server]) -> None:
@@ -324,36 +383,15 @@ async def _watch_stalls(router: Router) -> None:
         router.stalls.check(router.now())
 
 
-async def _until_end_of_input(stop: asyncio.Event) -> None:
-    reader = asyncio.StreamReader()
-    protocol = asyncio.StreamReaderProtocol(reader)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
-    while await reader.read(4096):
-        pass
-    stop.set()
+async def _follow_peers(router: Router) -> None:
+    """Look at the other workers now and then, also while nothing arrives here."""
+    while True:
+        await asyncio.sleep(_LOOK_HELD_S if len(router.director.flow) else _LOOK_S)
+        if router.peers is not None:
+            router.peers.look(router.now(), router.handle)
+        if router.keys is not None:
+            router.keys.look(router.now())
 
 
-def _bind(host: str, port: int, option: str = "--port") -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-    except (OSError, OverflowError) as error:
-        sock.close()
-        reason = getattr(error, "strerror", None) or str(error)
-        raise MachineError(
-            f"cannot listen: {reason}",
-            where=f"{host}:{port}",
-            hint=f"Choose another with {option}, or 0 for any free one.",
-        ) from error
-    return sock
-
-
-def _is_loopback(sock: socket.socket) -> bool:
-    return ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
-
-
-def _printable(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _ready(router: Router) -> bool:
+    return bool(router.director.fleet.ready.any())

@@ -27,9 +27,8 @@ class Stalls:
     def check(self, now: float) -> None:
         """Look at every endpoint that has work; call a few times a second."""
         director = self._router.director
-        inflight = director.fleet.cells["inflight"]
         for slot, heard in list(self.heard.items()):
-            if director.fleet.slots[slot] is None or inflight[slot] <= 0:
+            if director.fleet.slots[slot] is None or director.inflight.own(slot) <= 0:
                 self.heard.pop(slot)
                 self._suspected.pop(slot, None)
                 continue

@@ -373,6 +373,7 @@ def total(endpoints: Iterable[EndpointStats], limit: int = 1024) -> EndpointStat
     whole.ttfts_ms = deque(maxlen=_WINDOW * limit)
     for stats in islice(endpoints, limit):
         whole.statuses.update(stats.statuses)
+        whole.failed_legs += stats.failed_legs
         whole.prompt_tokens += stats.prompt_tokens
         whole.cached_tokens += stats.cached_tokens
         whole.output_tokens += stats.output_tokens

@@ -83,14 +83,15 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-class TlsListener:
-    """A listening socket whose connections begin with a handshake.
+class AcceptingListener:
+    """A listening socket whose connections begin with a handshake, if there is a `context`.
 
     Connections are accepted here rather than by the loop's server, so that each gets the newest
     certificate, and so that clients which never finish their handshake count as connections.
+    Processes that share the socket each accept one at a time.
     """
 
-    def __init__(self, sock: socket.socket, server: Server, context: ssl.SSLContext) -> None:
+    def __init__(self, sock: socket.socket, server: Server, context: ssl.SSLContext | None) -> None:
         self.context = context
         self._sock = sock
         self._server = server
@@ -123,8 +124,9 @@ class TlsListener:
         with suppress(OSError):
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._server, client, ssl=self.context, ssl_handshake_timeout=limits.header_s
-            )
+                self._server, client, ssl=self.context,
+                ssl_handshake_timeout=limits.header_s if self.context else None,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Accept nothing more; what is connected stays."""

@@ -123,6 +123,9 @@ class Wire:
         self.reading = True
         self.stuck = 0
 
+    def get_extra_info(self, name: str) -> None:
+        """No socket is behind it."""
+
     def write(self, data: bytes) -> None:
         if self.ended:
             raise Broken("bytes written behind the end")

@@ -299,7 +299,7 @@ async def test_a_stopping_router_still_releases_what_waits(
         for n, name in enumerate(("b", "c")):
             asks.append(ask(running, name))
             await queued(running, n + 1)
-        running.server.drain()
+        running.server.drain(0.1)
         gate.open.set()
         assert [status for status, _, _ in await asyncio.gather(*asks)] == [200] * 3
 
@@ -313,7 +313,7 @@ async def test_what_is_left_when_the_drain_ends_is_answered(
         await gate.reached("a")
         asks += [ask(running, name) for name in ("b", "c")]
         await queued(running, 2)
-        running.server.drain()
+        running.server.drain(0.1)
         running.router.end("the router is shutting down")
         answers = await asyncio.gather(*asks)
         director = running.router.director

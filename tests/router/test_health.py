@@ -16,6 +16,7 @@ from infctl.core.fleet import Endpoint, State
 from infctl.core.life import Cause
 from infctl.profile.model import Health
 from infctl.router.discovery import Discovery, from_urls
+from infctl.router.pages import own_page
 from infctl.router.upstream import Pool
 from infctl.state import FleetState, UnitFile
 
@@ -155,7 +156,7 @@ async def test_a_missing_metric_is_told_and_never_zero(
         assert (load.waiting, load.running) == (None, 3.0)
         assert (
             b'infctl_endpoint_missing_series{endpoint="u0",pool=""}'
-            in running.router.own_page(b"/metrics")[1]
+            in own_page(running.router, b"/metrics")[1]
         )
         discovery.close()
 
@@ -246,7 +247,7 @@ async def test_one_that_comes_back_with_garbage_stays_out_until_an_operator_acce
         router.lives.refused(0, "refuses connections")
         await until(lambda: router.telemetry.stats("u0").canary_failures)
         assert states(running) == {"u0": "ejected"}
-        assert "'garbage' instead of 'well and good'" in asked[-1]
+        await until(lambda: "'garbage' instead of 'well and good'" in asked[-1])
         row = router.lives.describe(0)
         assert 0.25 < row["retry_in_s"] <= 0.5
         assert "differ" in row["reason"]
@@ -379,11 +380,11 @@ async def test_probes_do_not_touch_load_counters(start_engine: Any, start_router
         body = {"model": "m", "prompt": "x", "stream": True}
         stream = asyncio.ensure_future(running.post("/v1/completions", body))
         await asyncio.sleep(0.6)
-        fleet = running.router.director.fleet
-        assert (fleet.inflight[0], fleet.pending[0]) == (1.0, 0.0)
+        director = running.router.director
+        assert (director.inflight.own(0), director.fleet.pending[0]) == (1.0, 0.0)
         running.router.lives.act("u0", "drain")
         await asyncio.sleep(0.3)
-        assert fleet.inflight[0] == 1.0
+        assert director.inflight.own(0) == 1.0
         stream.cancel()
         discovery.close()
 

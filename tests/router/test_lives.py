@@ -12,6 +12,7 @@ import pytest
 
 from infctl.core.breaker import STREAK_MAX
 from infctl.core.fleet import Endpoint, State
+from infctl.router.pages import own_page
 from infctl.router.upstream import Pool
 
 from .conftest import SSE_HEAD, Engine, Running, Seen, chunk, event, whole
@@ -67,7 +68,7 @@ async def test_failures_in_a_row_trip_the_breaker_and_no_client_notices(
     async with start_router(engines, ROUND_ROBIN) as running:
         assert await posts(running, 2 * STREAK_MAX + 6) == {200: 2 * STREAK_MAX + 6}
         assert (state(running), ejections(running)) == ("ejected", {"errors": 1})
-        page = running.router.own_page(b"/metrics")[1].decode()
+        page = own_page(running.router, b"/metrics")[1].decode()
     assert len(engines[0].seen) == STREAK_MAX
     assert 'infctl_endpoint_state{endpoint="u0",pool="",state="ejected"} 1.0' in page
     assert 'infctl_endpoint_breaker_open{endpoint="u0",pool=""} 1.0' in page
@@ -220,7 +221,7 @@ async def test_restarts_are_asked_for_and_counted(start_engine: Any, start_route
         lives = running.router.lives
         lives.restart = lambda endpoint, restart: not asked.append((endpoint.id, restart.check))
         lives.refused(0, "refuses connections")
-        page = running.router.own_page(b"/metrics")[1]
+        page = own_page(running.router, b"/metrics")[1]
     assert asked == [("u0", True)]
     assert b'infctl_restarts_asked_total{endpoint="u0",pool=""} 1.0' in page
 

@@ -15,7 +15,7 @@ import pytest
 
 from infctl.router import server
 
-from .conftest import Seen, whole
+from .conftest import SSE_HEAD, Seen, chunk, event, whole
 
 BODY = b'{"model":"m","prompt":"x"}'
 
@@ -323,7 +323,7 @@ async def test_draining_answers_what_has_begun_to_arrive_and_says_close(
         for (_, writer), size in zip(streams, (0, 10, len(request) - 5, 0), strict=True):
             writer.write(request[:size])
         await asyncio.sleep(0.05)
-        running.server.drain()
+        running.server.drain(0.1)
         assert running.server.working
         for (_, writer), size in zip(streams[1:3], (10, len(request) - 5), strict=True):
             writer.write(request[size:])
@@ -336,6 +336,70 @@ async def test_draining_answers_what_has_begun_to_arrive_and_says_close(
         assert not running.server.working
         for _, writer in streams:
             writer.close()
+
+
+async def test_an_idle_connection_is_told_to_close_by_an_answer(
+    start_engine: Any, start_router: Any
+) -> None:
+    """A request may be on its way when the drain begins: closing at once would lose it."""
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        idle, other = await asyncio.open_connection("127.0.0.1", running.port)
+        await asyncio.sleep(0.05)
+        running.server.drain(0.5)
+        await asyncio.sleep(0.2)
+        writer.write(post(LENGTH))
+        answer = await asyncio.wait_for(reader.read(), 1.0)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in answer
+        assert running.server.working
+        assert await asyncio.wait_for(idle.read(), 2.0) == b""
+        await asyncio.sleep(0.05)
+        assert not running.server.working
+        writer.close()
+        other.close()
+
+
+async def test_a_stream_that_promised_to_keep_its_connection_keeps_it_for_a_while(
+    start_engine: Any, start_router: Any
+) -> None:
+    gate = asyncio.Event()
+
+    async def slow(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(event(n=1)))
+        await writer.drain()
+        await gate.wait()
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    async with start_router([await start_engine(slow)]) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(post(LENGTH))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"connection: close" not in head
+        running.server.drain(0.4)
+        gate.set()
+        await reader.readuntil(b"0\r\n\r\n")
+        writer.write(post(LENGTH))  # it may believe that it can
+        answer = await asyncio.wait_for(reader.read(), 1.0)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in answer
+        writer.close()
+
+
+async def test_a_request_that_is_here_already_outlives_the_deadline(
+    start_engine: Any, start_router: Any
+) -> None:
+    engine = await start_engine(echo)
+    async with start_router([engine]) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        await asyncio.sleep(0.05)
+        running.server.drain(0.0)
+        writer.write(post(LENGTH))
+        time.sleep(0.02)  # noqa: ASYNC251 (the kernel has it; the loop has not looked)
+        running.server.sweep()
+        assert (await asyncio.wait_for(reader.read(), 1.0)).startswith(b"HTTP/1.1 200")
+        writer.close()
 
 
 async def test_trailers_are_not_headers(start_engine: Any, start_router: Any) -> None:

@@ -19,7 +19,7 @@ import uvloop
 from infctl.core.fleet import Endpoint, State
 from infctl.errors import InputError
 from infctl.profile.model import EngineTls, Tls
-from infctl.router.tls import TlsListener, engine_context, server_context
+from infctl.router.tls import AcceptingListener, engine_context, server_context
 
 from .certificates import Authority, Pair
 from .conftest import SSE_HEAD, Engine, Running, Seen, chunk, event, split, undo_chunks, whole
@@ -50,12 +50,12 @@ async def echo(seen: Seen, writer: asyncio.StreamWriter) -> None:
 
 
 @asynccontextmanager
-async def secure(running: Running, pair: Pair) -> AsyncIterator[TlsListener]:
+async def secure(running: Running, pair: Pair) -> AsyncIterator[AcceptingListener]:
     """The router, listening with TLS too; `running.port` becomes that port."""
     sock = socket.create_server(("127.0.0.1", 0))
     running.port = sock.getsockname()[1]
     tls = Tls(cert_file=pair.cert_file, key_file=pair.key_file)
-    listener = TlsListener(sock, running.server, server_context(tls))
+    listener = AcceptingListener(sock, running.server, server_context(tls))
     try:
         yield listener
     finally:
