@@ -183,7 +183,7 @@ class Router:
         self.telemetry.bug("request", error)
 
     def _turn_away(self, connection: Connection, head: Head, why: Refusal) -> None:
-        self.telemetry.refused[why.status] += 1
+        self.telemetry.turned_away(why.status, why.tenant)
         self._refuse(connection, head, why.status, why.message, why.retry_after_s)
 
     def _refuse(

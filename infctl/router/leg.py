@@ -25,12 +25,14 @@ class Leg:
     """The receiver of an endpoint's answer to an exchange's request.
 
     `begun`: bytes of the answer's body came. `tail`: the last of them. `over`: nothing more comes
-    of this leg, whether it ended, failed or was let go.
+    of this leg, whether it ended, failed or was let go. `gap_s`: the longest wait between reads of
+    the body.
     """
 
     __slots__ = (
         "_held", "_legacy", "_resent", "attempt", "begun", "endpoint", "exchange",
-        "expected_cached", "heard", "link", "over", "paused", "response", "slot", "tail", "tap",
+        "expected_cached", "gap_s", "heard", "link", "over", "paused", "response", "slot", "tail",
+        "tap",
     )  # fmt: skip
 
     def __init__(
@@ -41,7 +43,7 @@ class Leg:
         self.endpoint = endpoint
         self.attempt = attempt
         self.expected_cached = expected_cached
-        self.heard = 0.0
+        self.heard = self.gap_s = 0.0
         self.link: Link | None = None
         self.response: ResponseHead | None = None
         self.tap: Tap | None = None
@@ -146,12 +148,16 @@ class Leg:
     def on_data(self, data: bytes) -> None:
         exchange = self.exchange
         router = exchange.router
-        self.heard = router.stalls.heard[self.slot] = router.now()
+        before = self.heard
+        self.heard = now = router.stalls.heard[self.slot] = router.now()
         if self._legacy is not None:
             if not self._legacy.add(data):
                 self._fail("the answer is too large to buffer for HTTP/1.0", blame=False)
             return
-        if not self.begun and data:
+        if self.begun:
+            if now - before > self.gap_s:
+                self.gap_s = now - before
+        elif data:
             self._begin()
         size = len(data)
         exchange.events += data.count(b"data: ")
