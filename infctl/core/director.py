@@ -45,6 +45,11 @@ _HEDGE_MS = 200.0
 _HEDGE_TIMES = 3.0
 """A first byte is overdue after so much more than expected."""
 
+_RESPONSE_GONE = (
+    "The response that previous_response_id names is not found: the endpoint that kept it is gone "
+    "or not ready."
+)
+
 _HEDGE = "+hedge"
 """Behind a request's id, the key of its second flight. No id of ours holds a plus sign."""
 
@@ -161,6 +166,8 @@ class Director:
         self, request: Request, tried: tuple[int, ...] = ()
     ) -> tuple[Column, Choice | None]:
         cached = self._estimate(request)
+        if request.pinned_to is not None:
+            return cached, self._pinned(request, request.pinned_to, cached)
         if self.slow_start.starting and not tried:
             tried = self.slow_start.held_back(self.fleet)
         choice = self.pipeline.decide(request, self.fleet, cached, self._random, tried)
@@ -168,6 +175,20 @@ class Director:
             avoided = (*tried, *self.admission.overfull())
             choice = self.pipeline.decide(request, self.fleet, cached, self._random, avoided)
         return cached, choice
+
+    def _pinned(
+        self, request: Request, pinned_to: tuple[str, int], cached: Column
+    ) -> Choice | None:
+        """The one endpoint that may serve the request, None where it cannot now."""
+        fleet, (endpoint_id, generation) = self.fleet, pinned_to
+        slot = fleet.slot_of(endpoint_id)
+        endpoint = None if slot is None else fleet.slots[slot]
+        if slot is None or endpoint is None or endpoint.generation != generation:
+            return None
+        if self.pipeline.allowed(request, fleet).dropped[slot] is not None:
+            return None
+        others = [other for other in range(len(fleet)) if other != slot]
+        return self.pipeline.decide(request, fleet, cached, self._random, others)
 
     def _dispatch(
         self,
@@ -193,6 +214,8 @@ class Director:
         self, request: Request, attempt: int = 1, tried: tuple[int, ...] = ()
     ) -> list[Command]:
         """Nothing ready may serve this: wait for what is on its way up, or say so."""
+        if request.pinned_to is not None:
+            return [Reject(request.id, 404, _RESPONSE_GONE)]
         fleet = self.fleet
         states = [fleet.states[slot] for slot, e in fleet if request.model in e.models]
         if any(state in _COMING for state in states):

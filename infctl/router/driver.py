@@ -6,17 +6,18 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from infctl.core import events as ev
 from infctl.core.commands import Dispatch, Hedge, Reject
 from infctl.core.director import Director, Settings
 from infctl.core.fleet import State
 from infctl.engine import Capabilities
+from infctl.router import models
 from infctl.router.intake import POST_PATHS, Intake
 from infctl.router.keys import Refusal, hide
 from infctl.router.lives import Lives
 from infctl.router.proxy import Exchange
+from infctl.router.responses import PATH as RESPONSES
+from infctl.router.responses import Responses, ResponsesExchange
 from infctl.router.stalls import Stalls
 from infctl.router.telemetry import Telemetry
 from infctl.router.tls import EngineTrust
@@ -63,6 +64,7 @@ class Router:
         self.exchanges: dict[str, Exchange] = {}
         self.telemetry = Telemetry(routing.flow.priorities)
         self.stalls = Stalls(self)
+        self.responses = Responses()
         self.now = asyncio.get_running_loop().time
         self._speed = speed
         self._own_metrics_port = own_metrics_port
@@ -167,7 +169,12 @@ class Router:
             if refusal is not None:
                 self._turn_away(connection, head, refusal)
                 return
-        exchange = Exchange(self, connection, head, forwarded, request, request_id, asked)
+        kind = Exchange
+        if head.url.startswith(RESPONSES):
+            kind = ResponsesExchange
+            if request.follows:
+                request.pinned_to = self.responses.giver(request.tenant, request.follows)
+        exchange = kind(self, connection, head, forwarded, request, request_id, asked)
         connection.exchange = exchange
         self.exchanges[request.id] = exchange
         self.handle(ev.RequestArrived(request))
@@ -277,24 +284,11 @@ class Router:
         if not bool(self.director.fleet.ready.any()):
             body = error_body(503, "no endpoint is ready yet")
             return 503, body, JSON
-        return 200, b"" if path == b"/health" else self._models(account), JSON
+        return 200, b"" if path == b"/health" else models.page(self.director.fleet, account), JSON
 
     def metrics(self) -> bytes:
         """The Prometheus text."""
         return self.telemetry.exposition(self.director, self.lives.machine.lives, self.now())
-
-    def _models(self, account: Account | None) -> bytes:
-        fleet = self.director.fleet
-        ready = [e for slot, e in fleet if fleet.states[slot] is State.READY]
-        names = {name: e for e in ready for name in e.models}
-        if account is not None:
-            names = {name: e for name, e in names.items() if account.may_use(name)}
-        data = [
-            {"id": name, "object": "model", "owned_by": e.engine, "root": e.models[0]}
-            | ({"max_model_len": e.context_tokens} if e.context_tokens else {})
-            for name, e in sorted(names.items())
-        ]
-        return msgspec.json.encode({"object": "list", "data": data})
 
     # --- endpoints --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ when an endpoint fails in the middle of a stream, another one goes on from what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from infctl.core import events as ev
 from infctl.core.commands import Reject
@@ -43,6 +43,8 @@ class Exchange:
         "first_byte", "head", "leg", "queue_ms", "request", "request_id", "rival", "router",
         "shed", "started", "status", "usage", "why_not",
     )  # fmt: skip
+
+    leg_type: ClassVar[type[Leg]] = Leg
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class Exchange:
         if endpoint is None or pool is None:
             self.router.leg_failed(self, "the endpoint is gone", blame=False)
             return None
-        leg = Leg(self, command.slot, endpoint, command.attempt, command.cached_tokens)
+        leg = self.leg_type(self, command.slot, endpoint, command.attempt, command.cached_tokens)
         if self.leg is not None and not self.leg.over:
             self.rival = leg
         else:
