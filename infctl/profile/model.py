@@ -229,9 +229,12 @@ class Slo(Part):
 
 
 class Observability(Part):
-    """Where metrics are served: on the router's own port, or on one of their own."""
+    """Where metrics are served: on the router's own port, or on one of their own. With an
+    `otlp_endpoint` the router sends OpenTelemetry spans to this collector (OTLP over HTTP; needs
+    the extra `otel`)."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s@]+$")] | None = None
 
 
 class Profile(Part):

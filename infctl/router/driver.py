@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from infctl.router.keys import Account, Keyring
     from infctl.router.leg import Leg
     from infctl.router.server import Connection
+    from infctl.router.tracing import Tracing
     from infctl.router.wire import Head
 
 _UNKNOWN = Capabilities()
@@ -65,6 +66,7 @@ class Router:
         self.telemetry = Telemetry(routing.flow.priorities)
         self.stalls = Stalls(self)
         self.responses = Responses()
+        self.tracing: Tracing | None = None
         self.now = asyncio.get_running_loop().time
         self._speed = speed
         self._own_metrics_port = own_metrics_port
@@ -175,6 +177,8 @@ class Router:
             if request.follows:
                 request.pinned_to = self.responses.giver(request.tenant, request.follows)
         exchange = kind(self, connection, head, forwarded, request, request_id, asked)
+        if self.tracing is not None:
+            exchange.trace = self.tracing.begin(head)
         connection.exchange = exchange
         self.exchanges[request.id] = exchange
         self.handle(ev.RequestArrived(request))
@@ -254,6 +258,8 @@ class Router:
         if self.keys is not None:
             self.keys.settle(exchange, self.now())
         self.telemetry.record(exchange, self.now())
+        if self.tracing is not None:
+            self.tracing.end(exchange, self.now())
 
     # --- the router's own answers -----------------------------------------------------------------
 

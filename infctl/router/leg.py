@@ -95,8 +95,11 @@ class Leg:
         added = b""
         if exchange.asked.path and not exchange.started:
             added = router.added(self.endpoint.engine, exchange.asked)
+        headers = head.headers
+        if exchange.trace is not None:
+            headers = exchange.trace.visit(self, headers, now)
         sent = request_head(
-            head.method, head.url, link.pool.netloc, head.headers, exchange.request_id,
+            head.method, head.url, link.pool.netloc, headers, exchange.request_id,
             len(body) + len(added),
         )  # fmt: skip
         if added:
@@ -108,6 +111,8 @@ class Leg:
     def abort(self) -> None:
         """Let go of the endpoint; it sees the connection drop and stops generating."""
         self.over = True
+        if self.exchange.trace is not None:
+            self.exchange.trace.left(self, self.exchange.router.now())
         link, self.link = self.link, None
         if link is not None:
             link.abort()
@@ -199,6 +204,8 @@ class Leg:
     def on_end(self) -> None:
         exchange = self.exchange
         self.link, self.over = None, True
+        if exchange.trace is not None:
+            exchange.trace.left(self, self.heard)
         if self._legacy is not None:
             self.tail = self._legacy.body()[-_TAIL:]
             close = not exchange.connection.keeps(exchange.head)
@@ -220,6 +227,8 @@ class Leg:
 
     def _fail(self, reason: str, blame: bool = True) -> None:
         if not self.over:
+            if self.exchange.trace is not None:
+                self.exchange.trace.left(self, self.exchange.router.now(), reason)
             self.abort()
             self.exchange.leg_failed(self, reason, blame)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from infctl.router.driver import Router
     from infctl.router.intake import Asked
     from infctl.router.server import Connection
+    from infctl.router.tracing import Trace
     from infctl.router.upstream import Pool
     from infctl.router.wire import Head
 
@@ -35,13 +36,14 @@ class Exchange:
 
     `started`: bytes of the answer went to the client. `leg` is the attempt that works on it, or
     the last one that did; `rival` a second one at the same time, until either answers. `why_not`:
-    why an answer that began cannot go on elsewhere.
+    why an answer that began cannot go on elsewhere; `trace` is there while spans are sent.
     """
 
     __slots__ = (
         "_kept", "_resume", "_scanned", "arrived", "asked", "body", "connection", "done", "events",
         "first_byte", "head", "leg", "queue_ms", "request", "request_id", "rival", "router",
-        "shed", "started", "status", "usage", "why_not",
+        "shed", "started", "status", "trace", "usage",
+        "why_not",
     )  # fmt: skip
 
     leg_type: ClassVar[type[Leg]] = Leg
@@ -74,6 +76,7 @@ class Exchange:
         self.usage: ev.Usage | None = None
         self.started = self.done = False
         self.why_not = ""
+        self.trace: Trace | None = None
         self._resume: Resume | None = None
         self._kept = 0
         self._scanned = 0
@@ -259,6 +262,8 @@ class Exchange:
     def cut(self, reason: str) -> None:
         """The endpoint failed after its first byte: end the stream with an error event where its
         framing allows one, or break the connection; never let it look complete."""
+        if self.trace is not None:
+            self.trace.cut = True
         self.abort_legs()
         if self.why_not:
             reason = f"{reason}; not continued: {self.why_not}"

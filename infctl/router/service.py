@@ -19,6 +19,7 @@ import msgspec
 
 from infctl import compose
 from infctl.errors import MachineError, UsageError
+from infctl.router import tracing
 from infctl.router.admin import Admin
 from infctl.router.discovery import Discovery, from_urls
 from infctl.router.driver import Router
@@ -116,6 +117,7 @@ class Service:
             speed=options.speed,
         )  # fmt: skip
         router.telemetry.open_log(options.log_format, time.time)
+        router.tracing = tracing.start(profile, router.telemetry)
         discovery = Discovery(router, self._loaded.engines, profile.routing.health, options.speed)
         static = from_urls(options.endpoints)
         self._reloader = Reloader(
@@ -280,6 +282,8 @@ class Service:
         if self._options.admin:
             with suppress(OSError):
                 Path(self._options.admin).unlink()
+        if router.tracing is not None:
+            router.tracing.close()
         router.telemetry.flush()
 
 
