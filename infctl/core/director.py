@@ -104,6 +104,7 @@ class Director:
             ev.LegFailed: self._leg_failed,
             ev.FirstByteOverdue: self._overdue,
             ev.HedgeSettled: self._hedge_settled,
+            ev.Tokenised: self._tokenised,
             ev.EndpointJoined: self._joined,
             ev.EndpointLeft: self._left,
             ev.EndpointChanged: self._changed,
@@ -309,6 +310,17 @@ class Director:
         self.flights.rename(key, event.request_id)
         return []
 
+    def _tokenised(self, event: ev.Tokenised) -> list[Command]:
+        """Too late for the choice, but not for what the index learns from it, nor for another."""
+        flight = self.flights.get(event.request_id)
+        held = self._held.get(event.request_id)
+        request = flight.request if flight is not None else held.request if held else None
+        if request is not None:
+            request.tokens, request.blocks, request.token_blocks = event.tokens, event.blocks, True
+        if flight is not None and self.flights.current(flight):
+            flight.added += self.index.insert(flight.slot, event.blocks)
+        return []
+
     # --- endpoints ----------------------------------------------------------------------------
 
     def _joined(self, event: ev.EndpointJoined) -> list[Command]:
@@ -324,7 +336,7 @@ class Director:
         return []
 
     def _bound_index(self, slot: int, endpoint: Endpoint, kv_tokens: int) -> None:
-        known = self.experience.bytes_per_token
+        known = self.experience.block_bytes
         ratio = known(endpoint.models[0]) if endpoint.models else BYTES_PER_TOKEN
         self.index.set_capacity(slot, (kv_tokens or _KV_UNKNOWN_TOKENS) * ratio)
 

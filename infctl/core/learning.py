@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 BYTES_PER_TOKEN = 4.0
 """Of a model that has not reported yet."""
 
+ID_BYTES = 4.0
+"""Of a token id, where blocks are hashes of those."""
+
 _OUTPUT_TOKENS = 256.0
 _KEEP = 0.95
 _MODELS_MAX = 10_000
@@ -58,16 +61,27 @@ class Experience:
         self.drift = Drift()
         self._sizes: dict[str, tuple[float, float]] = {}
         self._outputs: dict[str, float] = {}
+        self._tokenised: set[str] = set()
 
     def bytes_per_token(self, model: str) -> float:
         """Learned from what engines report; 4 until they do."""
         sizes = self._sizes.get(model)
         return sizes[0] / sizes[1] if sizes else BYTES_PER_TOKEN
 
+    def block_bytes(self, model: str) -> float:
+        """What a token takes of what the model's blocks are hashes of."""
+        return ID_BYTES if model in self._tokenised else self.bytes_per_token(model)
+
     def estimate(self, request: Request) -> float:
-        """Fill in the request's prompt and output tokens; return the bytes a token takes."""
+        """Fill in the request's prompt and output tokens; return what a token takes of what its
+        blocks are hashes of."""
         ratio = self.bytes_per_token(request.model)
-        request.prompt_tokens = request.prompt_bytes / ratio + request.extra_tokens
+        counted = request.tokens or request.prompt_bytes / ratio
+        request.prompt_tokens = counted + request.extra_tokens
+        if request.token_blocks:
+            ratio = ID_BYTES
+            if len(self._tokenised) < _MODELS_MAX:
+                self._tokenised.add(request.model)
         usual = self._outputs.get(request.model, _OUTPUT_TOKENS)
         request.output_tokens = min(usual, request.max_tokens) if request.max_tokens else usual
         return ratio

@@ -26,11 +26,14 @@ class Metadata(Part):
 
 
 class Model(Part):
-    """A model the fleet serves. `path` defaults to the name; `timing` names a timing model."""
+    """A model the fleet serves. `path` defaults to the name; `timing` names a timing model. With a
+    `tokenizer` (a folder with tokenizer.json, or that file) the router counts prompt tokens exactly
+    and knows prefixes by them; needs the extra `tokenizer`."""
 
     name: ModelName
     path: str | None = None
     aliases: list[ModelName] = []
+    tokenizer: str | None = None
     context_tokens: Positive | None = None
     timing: str | None = None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from infctl.core import events as ev
 from infctl.core.commands import Dispatch, Hedge, Reject
-from infctl.core.director import Director, Settings
+from infctl.core.director import Director
 from infctl.core.fleet import State
 from infctl.engine import Capabilities
 from infctl.router import models
@@ -18,6 +18,7 @@ from infctl.router.lives import Lives
 from infctl.router.proxy import Exchange
 from infctl.router.responses import PATH as RESPONSES
 from infctl.router.responses import Responses, ResponsesExchange
+from infctl.router.settings import director_settings
 from infctl.router.stalls import Stalls
 from infctl.router.telemetry import Telemetry
 from infctl.router.tls import EngineTrust
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from infctl.router.keys import Account, Keyring
     from infctl.router.leg import Leg
     from infctl.router.server import Connection
+    from infctl.router.tokenising import Tokenising
     from infctl.router.tracing import Tracing
     from infctl.router.wire import Head
 
@@ -58,7 +60,7 @@ class Router:
         self.limits: Limits = routing.limits
         self.keys: Keyring | None = None
         self.engine_trust = EngineTrust()
-        self.director = Director(pipeline, Random(seed), _settings(routing, speed))
+        self.director = Director(pipeline, Random(seed), director_settings(routing, speed))
         self.director.admission.on_bug = self.on_policy_bug
         self.lives = Lives(self, routing.health, speed)
         self.pools: dict[int, Pool] = {}
@@ -67,6 +69,7 @@ class Router:
         self.stalls = Stalls(self)
         self.responses = Responses()
         self.tracing: Tracing | None = None
+        self.tokenising: Tokenising | None = None
         self.now = asyncio.get_running_loop().time
         self._speed = speed
         self._own_metrics_port = own_metrics_port
@@ -80,7 +83,7 @@ class Router:
         """Go on by another policy and other limits; requests in flight keep running, and what was
         learned stays."""
         self.limits = routing.limits
-        self.director.configure(pipeline, _settings(routing, self._speed))
+        self.director.configure(pipeline, director_settings(routing, self._speed))
         self.lives.configure(routing.health, self._speed)
         self.intake.paths = POST_PATHS | {p.encode() for p in routing.extra_paths}
 
@@ -181,7 +184,8 @@ class Router:
             exchange.trace = self.tracing.begin(head)
         connection.exchange = exchange
         self.exchanges[request.id] = exchange
-        self.handle(ev.RequestArrived(request))
+        if self.tokenising is None or not self.tokenising.takes(exchange):
+            self.handle(ev.RequestArrived(request))
 
     def on_refused(self, status: int) -> None:
         self.telemetry.refused[status] += 1
@@ -260,6 +264,8 @@ class Router:
         self.telemetry.record(exchange, self.now())
         if self.tracing is not None:
             self.tracing.end(exchange, self.now())
+        if self.tokenising is not None:
+            self.tokenising.closed(exchange)
 
     # --- the router's own answers -----------------------------------------------------------------
 
@@ -294,7 +300,9 @@ class Router:
 
     def metrics(self) -> bytes:
         """The Prometheus text."""
-        return self.telemetry.exposition(self.director, self.lives.machine.lives, self.now())
+        tokenising = self.tokenising.stats if self.tokenising is not None else None
+        lives = self.lives.machine.lives
+        return self.telemetry.exposition(self.director, lives, tokenising, self.now())
 
     # --- endpoints --------------------------------------------------------------------------------
 
@@ -377,21 +385,6 @@ class Router:
         sent to an endpoint for what another one frees."""
         for exchange in sorted(self.exchanges.values(), key=lambda e: e.endpoint is not None):
             exchange.end(reason)
-
-
-def _settings(routing: Routing, speed: float) -> Settings:
-    """Where engines run `speed` times faster than life, waiting is as much shorter."""
-    flow = routing.flow
-    return Settings(
-        attempts_max=routing.attempts_max,
-        retry_share=routing.retry_share,
-        queue_max=flow.queue_max,
-        queue_s=flow.queue_s / speed,
-        priorities=tuple(flow.priorities),
-        backlog_s=Settings().backlog_s / speed,
-        hedge_share=routing.hedge_share,
-        slow_start_s=routing.health.slow_start_s / speed,
-    )
 
 
 def _request_id(event: ev.Event) -> str | None:

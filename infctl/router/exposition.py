@@ -20,17 +20,30 @@ if TYPE_CHECKING:
     from infctl.core.life import Life
     from infctl.router.stats import Named
     from infctl.router.telemetry import Telemetry
+    from infctl.router.tokenising import TokenisingStats
 
 
-def render(telemetry: Telemetry, director: Director, lives: Mapping[int, Life]) -> bytes:
+def render(
+    telemetry: Telemetry,
+    director: Director,
+    lives: Mapping[int, Life],
+    tokenising: TokenisingStats | None = None,
+) -> bytes:
     """The whole text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(telemetry, director, lives))
+    registry.register(_Snapshot(telemetry, director, lives, tokenising))
     return generate_latest(registry)
 
 
 class _Snapshot(Collector):
-    def __init__(self, telemetry: Telemetry, director: Director, lives: Mapping[int, Life]) -> None:
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        director: Director,
+        lives: Mapping[int, Life],
+        tokenising: TokenisingStats | None,
+    ) -> None:
+        self._tokenising = tokenising
         self._telemetry = telemetry
         self._lives = lives
         self._director = director
@@ -43,6 +56,8 @@ class _Snapshot(Collector):
         yield from self._queue()
         yield from self._router()
         yield from self._index()
+        if self._tokenising is not None:
+            yield from _tokenised(self._tokenising)
 
     def _accuracy(self) -> Iterator[Metric]:
         """Errors of predictions by pool and direction."""
@@ -140,6 +155,25 @@ class _Snapshot(Collector):
             ("infctl_prefix_prompt_tokens", "Prompt tokens predicted of", drift.prompt_tokens),
         ):
             yield CounterMetricFamily(name, text, value=value)
+
+
+def _tokenised(stats: TokenisingStats) -> Iterator[Metric]:
+    """What became of prompts that were to be tokenised."""
+    results = CounterMetricFamily(
+        "infctl_tokenised_prompts", "By what was known in time", labels=("result",)
+    )
+    for result, count in stats.results.items():
+        results.add_metric([result], count)
+    times = HistogramMetricFamily("infctl_tokenising_seconds", "Time requests waited for it")
+    times.add_metric([], list(stats.seconds.cumulative()), stats.seconds.total)
+    yield from (results, times)
+    for name, text, value in (
+        ("tokenised_tokens", "Tokens made", stats.encoded_tokens),
+        ("tokenised_known_tokens", "Tokens known from earlier prompts", stats.known_tokens),
+        ("tokenizer_checked_requests", "Prompts whose engine told its count", stats.checked),
+        ("tokenizer_error_tokens", "By how much those counts differ", stats.error_tokens),
+    ):
+        yield CounterMetricFamily(f"infctl_{name}", text, value=value)
 
 
 def _named(label: str, figures: Named) -> Iterator[Metric]:

@@ -19,7 +19,7 @@ import msgspec
 
 from infctl import compose
 from infctl.errors import MachineError, UsageError
-from infctl.router import tracing
+from infctl.router import tokenising, tracing
 from infctl.router.admin import Admin
 from infctl.router.discovery import Discovery, from_urls
 from infctl.router.driver import Router
@@ -118,6 +118,7 @@ class Service:
         )  # fmt: skip
         router.telemetry.open_log(options.log_format, time.time)
         router.tracing = tracing.start(profile, router.telemetry)
+        router.tokenising = tokenising.start(profile, router)
         discovery = Discovery(router, self._loaded.engines, profile.routing.health, options.speed)
         static = from_urls(options.endpoints)
         self._reloader = Reloader(
@@ -284,6 +285,8 @@ class Service:
                 Path(self._options.admin).unlink()
         if router.tracing is not None:
             router.tracing.close()
+        if router.tokenising is not None:
+            router.tokenising.close()
         router.telemetry.flush()
 
 

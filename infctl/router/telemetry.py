@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from infctl.core.life import Life
     from infctl.router.accesslog import RequestLine
     from infctl.router.proxy import Exchange
+    from infctl.router.tokenising import TokenisingStats
 
 _RATE_KEEP = 0.7
 _PAGE_S = 1.0
@@ -185,14 +186,20 @@ class Telemetry:
             stats.tokens_per_s = stats.tokens_per_s * _RATE_KEEP + rate * (1 - _RATE_KEEP)
         self.flush()
 
-    def exposition(self, director: Director, lives: Mapping[int, Life], now: float) -> bytes:
+    def exposition(
+        self,
+        director: Director,
+        lives: Mapping[int, Life],
+        tokenising: TokenisingStats | None,
+        now: float,
+    ) -> bytes:
         """The Prometheus text of everything counted, at most a second old: it takes milliseconds
         to make, so a flood of scrapes must not make one each."""
         from infctl.router.exposition import render
 
         made_at, text = self._page
         if not text or now - made_at > _PAGE_S:
-            text = render(self, director, lives)
+            text = render(self, director, lives, tokenising)
             self._page = (now, text)
         return text
 
