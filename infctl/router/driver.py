@@ -302,7 +302,7 @@ class Router:
         """The Prometheus text."""
         tokenising = self.tokenising.stats if self.tokenising is not None else None
         lives = self.lives.machine.lives
-        return self.telemetry.exposition(self.director, lives, tokenising, self.now())
+        return self.telemetry.exposition(self.director, lives, self.now(), tokenising)
 
     # --- endpoints --------------------------------------------------------------------------------
 

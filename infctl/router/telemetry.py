@@ -190,8 +190,8 @@ class Telemetry:
         self,
         director: Director,
         lives: Mapping[int, Life],
-        tokenising: TokenisingStats | None,
         now: float,
+        tokenising: TokenisingStats | None = None,
     ) -> bytes:
         """The Prometheus text of everything counted, at most a second old: it takes milliseconds
         to make, so a flood of scrapes must not make one each."""
