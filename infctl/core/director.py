@@ -47,6 +47,11 @@ _HEDGE_MS = 200.0
 _HEDGE_TIMES = 3.0
 """A first byte is overdue after so much more than expected."""
 
+_RESPONSE_GONE = (
+    "The response that previous_response_id names is not found: the endpoint that kept it is gone "
+    "or not ready."
+)
+
 _HEDGE = "+hedge"
 """Behind a request's id, the key of its second flight. No id of ours holds a plus sign."""
 
@@ -102,6 +107,7 @@ class Director:
             ev.LegFailed: self._leg_failed,
             ev.FirstByteOverdue: self._overdue,
             ev.HedgeSettled: self._hedge_settled,
+            ev.Tokenised: self._tokenised,
             ev.EndpointJoined: self._joined,
             ev.EndpointLeft: self._left,
             ev.EndpointChanged: self._changed,
@@ -176,6 +182,8 @@ class Director:
         self, request: Request, tried: tuple[int, ...] = ()
     ) -> tuple[Column, Choice | None]:
         cached = self._estimate(request)
+        if request.pinned_to is not None:
+            return cached, self._pinned(request, request.pinned_to, cached)
         if self.slow_start.starting and not tried:
             tried = self.slow_start.held_back(self.fleet)
         expected = self.homes.expect(request, cached, self.pipeline)
@@ -184,6 +192,20 @@ class Director:
             avoided = (*tried, *self.admission.overfull())
             choice = self.pipeline.decide(request, self.fleet, expected, self._random, avoided)
         return cached, choice
+
+    def _pinned(
+        self, request: Request, pinned_to: tuple[str, int], cached: Column
+    ) -> Choice | None:
+        """The one endpoint that may serve the request, None where it cannot now."""
+        fleet, (endpoint_id, generation) = self.fleet, pinned_to
+        slot = fleet.slot_of(endpoint_id)
+        endpoint = None if slot is None else fleet.slots[slot]
+        if slot is None or endpoint is None or endpoint.generation != generation:
+            return None
+        if self.pipeline.allowed(request, fleet).dropped[slot] is not None:
+            return None
+        others = [other for other in range(len(fleet)) if other != slot]
+        return self.pipeline.decide(request, fleet, cached, self._random, others)
 
     def _dispatch(
         self,
@@ -209,6 +231,8 @@ class Director:
         self, request: Request, attempt: int = 1, tried: tuple[int, ...] = ()
     ) -> list[Command]:
         """Nothing ready may serve this: wait for what is on its way up, or say so."""
+        if request.pinned_to is not None:
+            return [Reject(request.id, 404, _RESPONSE_GONE)]
         fleet = self.fleet
         states = [fleet.states[slot] for slot, e in fleet if request.model in e.models]
         if any(state in _COMING for state in states):
@@ -302,6 +326,17 @@ class Director:
         self.flights.rename(key, event.request_id)
         return []
 
+    def _tokenised(self, event: ev.Tokenised) -> list[Command]:
+        """Too late for the choice, but not for what the index learns from it, nor for another."""
+        flight = self.flights.get(event.request_id)
+        held = self._held.get(event.request_id)
+        request = flight.request if flight is not None else held.request if held else None
+        if request is not None:
+            request.tokens, request.blocks, request.token_blocks = event.tokens, event.blocks, True
+        if flight is not None and self.flights.current(flight):
+            flight.added += self.index.insert(flight.slot, event.blocks)
+        return []
+
     # --- endpoints ----------------------------------------------------------------------------
 
     def _joined(self, event: ev.EndpointJoined) -> list[Command]:
@@ -317,7 +352,7 @@ class Director:
         return []
 
     def _bound_index(self, slot: int, endpoint: Endpoint, kv_tokens: int) -> None:
-        known = self.experience.bytes_per_token
+        known = self.experience.block_bytes
         ratio = known(endpoint.models[0]) if endpoint.models else BYTES_PER_TOKEN
         self.index.set_capacity(slot, (kv_tokens or _KV_UNKNOWN_TOKENS) * ratio)
 

@@ -78,6 +78,15 @@ class HedgeSettled(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=
     won: bool
 
 
+class Tokenised(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """A prompt's tokens became known only after its request had arrived: how many there are, and
+    the hashes of their ids in blocks."""
+
+    request_id: str
+    tokens: int
+    blocks: list[int]
+
+
 class EndpointJoined(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
     """Discovery found an endpoint; it takes traffic once its state is ready."""
 
@@ -131,6 +140,7 @@ Event = (
     | LegFailed
     | FirstByteOverdue
     | HedgeSettled
+    | Tokenised
     | EndpointJoined
     | EndpointLeft
     | EndpointChanged

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from infctl.core.accuracy import Accuracy
 from infctl.core.inflight import Inflight
 from infctl.core.ledger import Decision, Ledger
 
@@ -42,13 +43,15 @@ class Flight(msgspec.Struct, gc=False):
 
 
 class Flights:
-    """Every flight by its key: the request's id, or another for a second one of a request."""
+    """Every flight by its key: the request's id, or another for a second one of a request.
+    `accuracy` of predictions by pool; a pool has endpoints, so their number is bounded."""
 
     def __init__(
         self, fleet: Fleet, index: PrefixIndex, latency: Latency, experience: Experience
     ) -> None:
         self.ledger = Ledger()
         self.inflight = Inflight(fleet, index)
+        self.accuracy: dict[str, Accuracy] = {}
         self._fleet = fleet
         self._index = index
         self._latency = latency
@@ -134,12 +137,16 @@ class Flights:
             return
         now_ms = self._fleet.now_ms
         flight.first_byte_ms = now_ms
-        flight.decision.ttft_ms = now_ms - flight.dispatched_ms
+        decision = flight.decision
+        decision.ttft_ms = ttft_ms = now_ms - flight.dispatched_ms
         if self.current(flight):
+            pool = self._pool(flight.slot)
+            error = self._accuracy(pool).ttft_s
+            error.add(decision.expected_ttft_ms / 1000.0, ttft_ms / 1000.0)
             self.inflight.left_queue(flight.slot, flight.uncached)
             self.inflight.began(flight.slot)
             self._latency.first_byte(
-                flight.slot, self._pool(flight.slot), flight.uncached, flight.dispatched_ms, now_ms
+                flight.slot, pool, flight.uncached, flight.dispatched_ms, now_ms
             )
 
     def land(self, key: str, outcome: str, forget: bool = False) -> Flight | None:
@@ -170,12 +177,23 @@ class Flights:
         """Take in what the engine said of a flight that landed well."""
         flight.decision.cached_tokens = usage.cached_tokens
         self._experience.learn(flight.request, usage, flight.cached)
+        if not self.current(flight):
+            return
+        if usage.prompt_tokens and usage.cached_tokens is not None:
+            error = self._accuracy(self._pool(flight.slot)).cached_tokens
+            error.add(min(flight.cached, usage.prompt_tokens), usage.cached_tokens)
         tokens = usage.completion_tokens or 0
-        if tokens > 1 and flight.first_byte_ms and self.current(flight):
+        if tokens > 1 and flight.first_byte_ms:
             took_ms = self._fleet.now_ms - flight.first_byte_ms
             beside = self._fleet.cells["inflight"][flight.slot] + 1.0
             pool = self._pool(flight.slot)
             self._latency.decoded(flight.slot, pool, beside, took_ms / (tokens - 1))
+
+    def _accuracy(self, pool: str) -> Accuracy:
+        found = self.accuracy.get(pool)
+        if found is None:
+            found = self.accuracy[pool] = Accuracy()
+        return found
 
     def current(self, flight: Flight) -> bool:
         """False once the endpoint left: its slot may belong to another one now."""

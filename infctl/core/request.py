@@ -24,10 +24,13 @@ class Request(msgspec.Struct, gc=False):
     takes. A request that does not `stream` never shows when its prefill ended. `tenant` is who it
     is counted for, `priority` the index of its class (0 is the most urgent), `patience_s` how long
     the client is ready to wait for its turn (0: as long as the router allows), `body_bytes` what
-    keeping the request takes. `blocks` are the prompt's chained hashes (core.prefix), empty without
-    a prompt. `prompt_tokens` is filled in by the Director, which knows how many bytes a token of
-    this model takes, and so is `output_tokens`, what answers of this model usually take, at most
-    `max_tokens`. `max_tokens` 0: the client set none.
+    keeping the request takes. `follows` is the id of a response it goes on from, `pinned_to` the
+    endpoint (id and generation) that keeps that one, so that no other can serve it. `tokens` is how
+    many the prompt has, 0 while nobody has counted; with `token_blocks` its `blocks` are hashes of
+    token ids (four bytes each) and not of text. `blocks` are the prompt's chained hashes
+    (core.prefix), empty without a prompt. `prompt_tokens` is filled in by the Director, which knows
+    how many bytes a token of this model takes, and so is `output_tokens`, what answers of this
+    model usually take, at most `max_tokens`. `max_tokens` 0: the client set none.
     """
 
     id: str
@@ -36,6 +39,8 @@ class Request(msgspec.Struct, gc=False):
     prompt_bytes: int = 0
     extra_tokens: int = 0
     max_tokens: int = 0
+    tokens: int = 0
+    token_blocks: bool = False
     blocks: list[int] = msgspec.field(default_factory=list)
     session: str = ""
     stream: bool = False
@@ -44,6 +49,8 @@ class Request(msgspec.Struct, gc=False):
     priority: int = 0
     patience_s: float = 0.0
     body_bytes: int = 0
+    follows: str = ""
+    pinned_to: tuple[str, int] | None = None
     role: Role = Role.UNIFIED
     prompt_tokens: float = 0.0
     output_tokens: float = 0.0

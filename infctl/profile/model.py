@@ -26,11 +26,14 @@ class Metadata(Part):
 
 
 class Model(Part):
-    """A model the fleet serves. `path` defaults to the name; `timing` names a timing model."""
+    """A model the fleet serves. `path` defaults to the name; `timing` names a timing model. With a
+    `tokenizer` (a folder with tokenizer.json, or that file) the router counts prompt tokens exactly
+    and knows prefixes by them; needs the extra `tokenizer`."""
 
     name: ModelName
     path: str | None = None
     aliases: list[ModelName] = []
+    tokenizer: str | None = None
     context_tokens: Positive | None = None
     timing: str | None = None
 
@@ -229,9 +232,12 @@ class Slo(Part):
 
 
 class Observability(Part):
-    """Where metrics are served: on the router's own port, or on one of their own."""
+    """Where metrics are served: on the router's own port, or on one of their own. With an
+    `otlp_endpoint` the router sends OpenTelemetry spans to this collector (OTLP over HTTP; needs
+    the extra `otel`)."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s@]+$")] | None = None
 
 
 class Profile(Part):

@@ -9,7 +9,7 @@ import msgspec
 
 from infctl.core.ledger import rows
 from infctl.router.colleagues import Underway, together, worker_stats
-from infctl.router.telemetry import total
+from infctl.router.stats import total
 from infctl.router.wire import BadRequest, answer, error_body
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from infctl.router.driver import Router
     from infctl.router.keys import Refusal
     from infctl.router.server import Connection
-    from infctl.router.telemetry import EndpointStats
+    from infctl.router.stats import EndpointStats
     from infctl.router.wire import Head
 
     Reload = Callable[[], Awaitable[tuple[int, Any]]]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from infctl.router.merge import merged
-from infctl.router.telemetry import EndpointStats, Telemetry, total
+from infctl.router.stats import EndpointStats, total
+from infctl.router.telemetry import Telemetry
 from infctl.router.wire import answer
 
 if TYPE_CHECKING:

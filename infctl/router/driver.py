@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from infctl.core import events as ev
 from infctl.core.commands import Dispatch, Hedge, Reject
-from infctl.core.director import Director, Settings
+from infctl.core.director import Director
 from infctl.core.fleet import State
 from infctl.engine import Capabilities
 from infctl.router.intake import POST_PATHS, Intake
@@ -16,6 +16,9 @@ from infctl.router.keys import Refusal, hide
 from infctl.router.lives import Lives
 from infctl.router.pages import own_page
 from infctl.router.proxy import Exchange
+from infctl.router.responses import PATH as RESPONSES
+from infctl.router.responses import Responses, ResponsesExchange
+from infctl.router.settings import director_settings
 from infctl.router.stalls import Stalls
 from infctl.router.telemetry import Telemetry
 from infctl.router.tls import EngineTrust
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from infctl.router.leg import Leg
     from infctl.router.server import Connection
     from infctl.router.shared import Peers
+    from infctl.router.tokenising import Tokenising
+    from infctl.router.tracing import Tracing
     from infctl.router.wire import Head
 
 _UNKNOWN = Capabilities()
@@ -60,13 +65,16 @@ class Router:
         self.peers: Peers | None = None
         self.colleagues: Colleagues | None = None
         self.held: set[str] = set()
-        self.director = Director(pipeline, Random(seed), _settings(routing, speed))
+        self.director = Director(pipeline, Random(seed), director_settings(routing, speed))
         self.director.admission.on_bug = self.on_policy_bug
         self.lives = Lives(self, routing.health, speed)
         self.pools: dict[int, Pool] = {}
         self.exchanges: dict[str, Exchange] = {}
         self.telemetry = Telemetry(routing.flow.priorities)
         self.stalls = Stalls(self)
+        self.responses = Responses()
+        self.tracing: Tracing | None = None
+        self.tokenising: Tokenising | None = None
         self.now = asyncio.get_running_loop().time
         self._speed = speed
         self.own_metrics_port = own_metrics_port
@@ -80,7 +88,7 @@ class Router:
         """Go on by another policy and other limits; requests in flight keep running, and what was
         learned stays."""
         self.limits = routing.limits
-        self.director.configure(pipeline, _settings(routing, self._speed))
+        self.director.configure(pipeline, director_settings(routing, self._speed))
         self.lives.configure(routing.health, self._speed)
         self.intake.paths = POST_PATHS | {p.encode() for p in routing.extra_paths}
 
@@ -171,12 +179,20 @@ class Router:
             if refusal is not None:
                 self._turn_away(connection, head, refusal)
                 return
-        exchange = Exchange(self, connection, head, forwarded, request, request_id, asked)
+        kind = Exchange
+        if head.url.startswith(RESPONSES):
+            kind = ResponsesExchange
+            if request.follows:
+                request.pinned_to = self.responses.giver(request.tenant, request.follows)
+        exchange = kind(self, connection, head, forwarded, request, request_id, asked)
+        if self.tracing is not None:
+            exchange.trace = self.tracing.begin(head)
         connection.exchange = exchange
         self.exchanges[request.id] = exchange
         if self.peers is not None:
             self.peers.look(self.now(), self.handle)
-        self.handle(ev.RequestArrived(request))
+        if self.tokenising is None or not self.tokenising.takes(exchange):
+            self.handle(ev.RequestArrived(request))
 
     def on_refused(self, status: int) -> None:
         self.telemetry.refused[status] += 1
@@ -189,7 +205,7 @@ class Router:
         self.telemetry.bug("request", error)
 
     def _turn_away(self, connection: Connection, head: Head, why: Refusal) -> None:
-        self.telemetry.refused[why.status] += 1
+        self.telemetry.turned_away(why.status, why.tenant)
         self._refuse(connection, head, why.status, why.message, why.retry_after_s)
 
     def _refuse(
@@ -253,6 +269,10 @@ class Router:
         if self.keys is not None:
             self.keys.settle(exchange, self.now())
         self.telemetry.record(exchange, self.now())
+        if self.tracing is not None:
+            self.tracing.end(exchange, self.now())
+        if self.tokenising is not None:
+            self.tokenising.closed(exchange)
 
     # --- the router's own answers -----------------------------------------------------------------
 
@@ -277,7 +297,9 @@ class Router:
 
     def metrics(self) -> bytes:
         """The Prometheus text."""
-        return self.telemetry.exposition(self.director, self.lives.machine.lives, self.now())
+        tokenising = self.tokenising.stats if self.tokenising is not None else None
+        lives = self.lives.machine.lives
+        return self.telemetry.exposition(self.director, lives, self.now(), tokenising)
 
     # --- endpoints --------------------------------------------------------------------------------
 
@@ -363,21 +385,6 @@ class Router:
         sent to an endpoint for what another one frees."""
         for exchange in sorted(self.exchanges.values(), key=lambda e: e.endpoint is not None):
             exchange.end(reason)
-
-
-def _settings(routing: Routing, speed: float) -> Settings:
-    """Where engines run `speed` times faster than life, waiting is as much shorter."""
-    flow = routing.flow
-    return Settings(
-        attempts_max=routing.attempts_max,
-        retry_share=routing.retry_share,
-        queue_max=flow.queue_max,
-        queue_s=flow.queue_s / speed,
-        priorities=tuple(flow.priorities),
-        backlog_s=Settings().backlog_s / speed,
-        hedge_share=routing.hedge_share,
-        slow_start_s=routing.health.slow_start_s / speed,
-    )
 
 
 def _request_id(event: ev.Event) -> str | None:

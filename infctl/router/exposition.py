@@ -9,103 +9,75 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from infctl.core.commands import Shed
-from infctl.core.fleet import State
+from infctl.router.exposition_endpoints import EndpointMetrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client.core import Metric
 
     from infctl.core.director import Director
-    from infctl.core.fleet import Endpoint
     from infctl.core.life import Life
-    from infctl.router.telemetry import EndpointStats, Histogram, Telemetry
+    from infctl.router.stats import Named
+    from infctl.router.telemetry import Telemetry
+    from infctl.router.tokenising import TokenisingStats
 
-_LABELS = ("endpoint", "pool")
 
-
-def render(telemetry: Telemetry, director: Director, lives: Mapping[int, Life]) -> bytes:
+def render(
+    telemetry: Telemetry,
+    director: Director,
+    lives: Mapping[int, Life],
+    tokenising: TokenisingStats | None = None,
+) -> bytes:
     """The whole text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(telemetry, director, lives))
+    registry.register(_Snapshot(telemetry, director, lives, tokenising))
     return generate_latest(registry)
 
 
 class _Snapshot(Collector):
-    def __init__(self, telemetry: Telemetry, director: Director, lives: Mapping[int, Life]) -> None:
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        director: Director,
+        lives: Mapping[int, Life],
+        tokenising: TokenisingStats | None,
+    ) -> None:
+        self._tokenising = tokenising
         self._telemetry = telemetry
         self._lives = lives
         self._director = director
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._per_endpoint()
-        yield from self._latencies()
-        yield from self._loads()
+        yield from EndpointMetrics(self._telemetry, self._director, self._lives).collect()
+        yield from _named("model", self._telemetry.models)
+        yield from _named("tenant", self._telemetry.tenants)
+        yield from self._accuracy()
         yield from self._queue()
-        yield from self._states()
         yield from self._router()
+        yield from self._index()
+        if self._tokenising is not None:
+            yield from _tokenised(self._tokenising)
 
-    def _rows(self) -> Iterator[tuple[int, Endpoint, EndpointStats, list[str]]]:
-        for slot, endpoint in self._director.fleet:
-            stats = self._telemetry.stats(endpoint.id)
-            yield slot, endpoint, stats, [endpoint.id, endpoint.pool]
-
-    def _per_endpoint(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "infctl_requests", "Requests answered", labels=(*_LABELS, "status")
+    def _accuracy(self) -> Iterator[Metric]:
+        """Errors of predictions by pool and direction."""
+        labels = ("pool", "direction")
+        ttft = HistogramMetricFamily(
+            "infctl_ttft_prediction_error_seconds",
+            "How far a stream's expected time to first token was off: it came above or below",
+            labels=labels,
         )
-        for _, _, stats, labels in self._rows():
-            for status, count in sorted(stats.statuses.items()):
-                requests.add_metric([*labels, str(status)], count)
-        yield requests
-        counters: dict[str, tuple[str, Callable[[EndpointStats], float]]] = {
-            "failed_legs": ("Attempts an endpoint failed", lambda s: s.failed_legs),
-            "cut_streams": ("Streams an endpoint broke off", lambda s: s.cut_streams),
-            "prompt_tokens": ("Prompt tokens, by the engines' usage", lambda s: s.prompt_tokens),
-            "cached_tokens": ("Of these, served from KV cache", lambda s: s.cached_tokens),
-            "output_tokens": ("Tokens generated", lambda s: s.output_tokens),
-            "stream_events": ("Events passed on", lambda s: s.events),
-            "canary_failures": ("Verifications not passed", lambda s: s.canary_failures),
-            "restarts_asked": ("Restarts asked of its supervisor", lambda s: s.restarts_asked),
-        }
-        for name, (text, value) in counters.items():
-            family = CounterMetricFamily(f"infctl_{name}", text, labels=_LABELS)
-            for _, _, stats, labels in self._rows():
-                family.add_metric(labels, value(stats))
-            yield family
-
-    def _latencies(self) -> Iterator[Metric]:
-        histograms: dict[str, tuple[str, Callable[[EndpointStats], Histogram]]] = {
-            "time_to_first_token": ("Arrival to first token, streams", lambda s: s.ttft),
-            "request_duration": ("Arrival to end of answer", lambda s: s.duration),
-        }
-        for name, (text, value) in histograms.items():
-            family = HistogramMetricFamily(f"infctl_{name}_seconds", text, labels=_LABELS)
-            for _, _, stats, labels in self._rows():
-                histogram = value(stats)
-                family.add_metric(labels, list(histogram.cumulative()), histogram.total)
-            yield family
-
-    def _loads(self) -> Iterator[Metric]:
-        fleet = self._director.fleet
-        gauges = {
-            "infctl_endpoint_ready": ("Whether the endpoint takes traffic", fleet.ready),
-            "infctl_endpoint_inflight": ("Requests open there", fleet.inflight - fleet.foreign),
-            "infctl_endpoint_running": ("Requests running, as reported", fleet.running),
-            "infctl_endpoint_waiting": ("Requests waiting, as reported", fleet.waiting),
-            "infctl_endpoint_kv_usage": ("Used share of KV cache, as reported", fleet.kv_usage),
-        }
-        for name, (text, column) in gauges.items():
-            family = GaugeMetricFamily(name, text, labels=_LABELS)
-            for slot, _, _, labels in self._rows():
-                family.add_metric(labels, float(column[slot]))
-            yield family
-        missing = GaugeMetricFamily(
-            "infctl_endpoint_missing_series", "Expected metrics an engine lacks", labels=_LABELS
+        cached = HistogramMetricFamily(
+            "infctl_cached_prediction_error_tokens",
+            "How far the expected cached tokens were off: the engine had more above or below",
+            labels=labels,
         )
-        for _, endpoint, _, labels in self._rows():
-            missing.add_metric(labels, len(self._telemetry.missing_series.get(endpoint.id, ())))
-        yield missing
+        for pool, accuracy in sorted(self._director.flights.accuracy.items()):
+            for family, error in ((ttft, accuracy.ttft_s), (cached, accuracy.cached_tokens)):
+                for direction, histogram in (("above", error.above), ("below", error.below)):
+                    buckets = list(histogram.cumulative())
+                    family.add_metric([pool, direction], buckets, histogram.total)
+        yield from (ttft, cached)
 
     def _queue(self) -> Iterator[Metric]:
         classes, flow = self._telemetry.classes, self._director.flow
@@ -130,30 +102,8 @@ class _Snapshot(Collector):
                 shed.add_metric([name, reason.value], stats.shed[reason])
         yield from (requests, tokens, times, shed)
 
-    def _states(self) -> Iterator[Metric]:
-        states = GaugeMetricFamily(
-            "infctl_endpoint_state", "1 for the state it is in", labels=(*_LABELS, "state")
-        )
-        ejections = CounterMetricFamily(
-            "infctl_ejections", "Times it was taken out", labels=(*_LABELS, "reason")
-        )
-        open_breakers = GaugeMetricFamily(
-            "infctl_endpoint_breaker_open",
-            "Whether it is out for failing or slow requests",
-            labels=_LABELS,
-        )
-        for slot, _, stats, labels in self._rows():
-            for state in State:
-                value = float(self._director.fleet.states[slot] is state)
-                states.add_metric([*labels, state.value], value)
-            for reason, count in sorted(stats.ejections.items()):
-                ejections.add_metric([*labels, reason], count)
-            life = self._lives.get(slot)
-            open_breakers.add_metric(labels, float(life is not None and life.statistical))
-        yield from (states, ejections, open_breakers)
-
     def _router(self) -> Iterator[Metric]:
-        telemetry, director = self._telemetry, self._director
+        telemetry = self._telemetry
         yield CounterMetricFamily(
             "infctl_retries", "Requests sent to another endpoint", value=telemetry.retries
         )
@@ -189,11 +139,67 @@ class _Snapshot(Collector):
             for status, count in sorted(counts.items()):
                 family.add_metric([str(status)], count)
             yield family
-        index, drift = director.index, director.experience.drift
-        yield GaugeMetricFamily("infctl_prefix_index_blocks", "Blocks in the index", len(index))
+
+    def _index(self) -> Iterator[Metric]:
+        index, drift = self._director.index, self._director.experience.drift
+        for gauge, text, now in (
+            ("blocks", "Blocks in the index, once per endpoint", float(len(index))),
+            ("drift_ratio", "Share of recent prompt tokens it was wrong about", drift.share()),
+        ):
+            yield GaugeMetricFamily(f"infctl_prefix_index_{gauge}", text, now)
         for name, text, value in (
             ("infctl_prefix_index_evicted", "Blocks evicted", index.evicted_total),
             ("infctl_prefix_predicted_tokens", "Hits predicted", drift.predicted_tokens),
             ("infctl_prefix_actual_tokens", "Hits reported by engines", drift.actual_tokens),
+            ("infctl_prefix_error_tokens", "Sum of each prediction's error", drift.error_tokens),
+            ("infctl_prefix_prompt_tokens", "Prompt tokens predicted of", drift.prompt_tokens),
         ):
             yield CounterMetricFamily(name, text, value=value)
+
+
+def _tokenised(stats: TokenisingStats) -> Iterator[Metric]:
+    """What became of prompts that were to be tokenised."""
+    results = CounterMetricFamily(
+        "infctl_tokenised_prompts", "By what was known in time", labels=("result",)
+    )
+    for result, count in stats.results.items():
+        results.add_metric([result], count)
+    times = HistogramMetricFamily("infctl_tokenising_seconds", "Time requests waited for it")
+    times.add_metric([], list(stats.seconds.cumulative()), stats.seconds.total)
+    yield from (results, times)
+    for name, text, value in (
+        ("tokenised_tokens", "Tokens made", stats.encoded_tokens),
+        ("tokenised_known_tokens", "Tokens known from earlier prompts", stats.known_tokens),
+        ("tokenizer_checked_requests", "Prompts whose engine told its count", stats.checked),
+        ("tokenizer_error_tokens", "By how much those counts differ", stats.error_tokens),
+    ):
+        yield CounterMetricFamily(f"infctl_{name}", text, value=value)
+
+
+def _named(label: str, figures: Named) -> Iterator[Metric]:
+    """RED metrics of what there may be many of."""
+    labels = (label,)
+    requests = CounterMetricFamily(
+        f"infctl_{label}_requests", f"Requests, by {label}", labels=(label, "status")
+    )
+    durations = HistogramMetricFamily(
+        f"infctl_{label}_request_duration_seconds", "Arrival to end of answer", labels=labels
+    )
+    ttfts = HistogramMetricFamily(
+        f"infctl_{label}_time_to_first_token_seconds", "Arrival to first token, streams",
+        labels=labels,
+    )  # fmt: skip
+    prompts = CounterMetricFamily(
+        f"infctl_{label}_prompt_tokens", "Prompt tokens, by the engines' usage", labels=labels
+    )
+    outputs = CounterMetricFamily(
+        f"infctl_{label}_output_tokens", "Tokens generated", labels=labels
+    )
+    for name, red in figures.items():
+        for status, count in sorted(red.statuses.items()):
+            requests.add_metric([name, str(status)], count)
+        durations.add_metric([name], list(red.duration.cumulative()), red.duration.total)
+        ttfts.add_metric([name], list(red.ttft.cumulative()), red.ttft.total)
+        prompts.add_metric([name], red.prompt_tokens)
+        outputs.add_metric([name], red.output_tokens)
+    yield from (requests, durations, ttfts, prompts, outputs)

@@ -202,6 +202,7 @@ class Intake:
             max_tokens=_tokens(parsed.max_completion_tokens) or _tokens(parsed.max_tokens),
             session=_session(head, parsed),
             stream=parsed.stream not in _FALSE,
+            follows=str(parsed.previous_response_id or "")[:_NAME_MAX],
         )
         if prompt:
             request.blocks = block_hashes(prompt, self._seed(model, parsed))
@@ -254,6 +255,7 @@ def _body_struct(owned: tuple[str, ...]) -> type[Any]:
             ("max_completion_tokens", any_scalar, None),
             ("cache_salt", any_scalar, None),
             ("user", any_scalar, None),
+            ("previous_response_id", any_scalar, None),
             *[(name, raw, unset) for name in owned],
         ],
         gc=False,

@@ -33,11 +33,13 @@ _MINUTE_S = 60.0
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a request is not let in; `retry_after_s` is whole seconds."""
+    """Why a request is not let in; `retry_after_s` is whole seconds, `tenant` whose it is where a
+    limit of theirs is the reason."""
 
     status: int
     message: str
     retry_after_s: int | None = None
+    tenant: str = ""
 
 
 class Bucket:
@@ -109,10 +111,13 @@ class Account:
     def busy(self, now: float) -> Refusal | None:
         """Why not even another request can be let in now, whatever it asks for."""
         if self.concurrent is not None and self.running + self.others[2] >= self.concurrent:
-            running = self.running + round(self.others[2])
-            return Refusal(429, f"this key has {running} requests running already", 1)
+            message = (
+                f"this key has {self.running + round(self.others[2])} requests running already"
+            )
+            return Refusal(429, message, 1, self.tenant)
         if self.requests is not None and (wait_s := self.requests.wait_s(1.0, now)):
-            return Refusal(429, "this key's requests per minute are used up", math.ceil(wait_s))
+            message = "this key's requests per minute are used up"
+            return Refusal(429, message, math.ceil(wait_s), self.tenant)
         return None
 
     def charge(self, requests: float, tokens: float, now: float) -> None:
@@ -210,7 +215,8 @@ class Keyring:
         Which model a form asks for is not read, so a key with a list of models may not send one.
         """
         if not account.may_use(request.model):
-            return Refusal(403, f"this key may not use the model `{request.model}`")
+            message = f"this key may not use the model `{request.model}`"
+            return Refusal(403, message, tenant=account.tenant)
         kind = head.get(b"content-type")
         if account.models is not None and kind is not None and kind.lower().startswith(_MULTIPART):
             return Refusal(403, "this key is limited to certain models, and may not send forms")
@@ -219,7 +225,7 @@ class Keyring:
             wait_s = tokens.wait_s(request.prompt_tokens, now)
             if wait_s:
                 message = "this key's tokens per minute are used up"
-                return Refusal(429, message, math.ceil(wait_s))
+                return Refusal(429, message, math.ceil(wait_s), account.tenant)
         account.charge(1.0, request.prompt_tokens, now)
         self._took(account, 1.0, request.prompt_tokens, 1)
         request.tenant = account.tenant

@@ -25,12 +25,14 @@ class Leg:
     """The receiver of an endpoint's answer to an exchange's request.
 
     `begun`: bytes of the answer's body came. `tail`: the last of them. `over`: nothing more comes
-    of this leg, whether it ended, failed or was let go.
+    of this leg, whether it ended, failed or was let go. `gap_s`: the longest wait between reads of
+    the body.
     """
 
     __slots__ = (
         "_held", "_legacy", "_resent", "attempt", "begun", "endpoint", "exchange",
-        "expected_cached", "heard", "link", "over", "paused", "response", "slot", "tail", "tap",
+        "expected_cached", "gap_s", "heard", "link", "over", "paused", "response", "slot", "tail",
+        "tap",
     )  # fmt: skip
 
     def __init__(
@@ -41,7 +43,7 @@ class Leg:
         self.endpoint = endpoint
         self.attempt = attempt
         self.expected_cached = expected_cached
-        self.heard = 0.0
+        self.heard = self.gap_s = 0.0
         self.link: Link | None = None
         self.response: ResponseHead | None = None
         self.tap: Tap | None = None
@@ -97,8 +99,11 @@ class Leg:
         added = b""
         if exchange.asked.path and not exchange.started:
             added = router.added(self.endpoint.engine, exchange.asked)
+        headers = head.headers
+        if exchange.trace is not None:
+            headers = exchange.trace.visit(self, headers, now)
         sent = request_head(
-            head.method, head.url, link.pool.netloc, head.headers, exchange.request_id,
+            head.method, head.url, link.pool.netloc, headers, exchange.request_id,
             len(body) + len(added),
         )  # fmt: skip
         if added:
@@ -113,6 +118,8 @@ class Leg:
     def abort(self) -> None:
         """Let go of the endpoint; it sees the connection drop and stops generating."""
         self.over = True
+        if self.exchange.trace is not None:
+            self.exchange.trace.left(self, self.exchange.router.now())
         link, self.link = self.link, None
         if link is not None:
             link.abort()
@@ -154,12 +161,16 @@ class Leg:
     def on_data(self, data: bytes) -> None:
         exchange = self.exchange
         router = exchange.router
-        self.heard = router.stalls.heard[self.slot] = router.now()
+        before = self.heard
+        self.heard = now = router.stalls.heard[self.slot] = router.now()
         if self._legacy is not None:
             if not self._legacy.add(data):
                 self._fail("the answer is too large to buffer for HTTP/1.0", blame=False)
             return
-        if not self.begun and data:
+        if self.begun:
+            if now - before > self.gap_s:
+                self.gap_s = now - before
+        elif data:
             self._begin()
         size = len(data)
         exchange.events += data.count(b"data: ")
@@ -201,6 +212,8 @@ class Leg:
     def on_end(self) -> None:
         exchange = self.exchange
         self.link, self.over = None, True
+        if exchange.trace is not None:
+            exchange.trace.left(self, self.heard)
         if self._legacy is not None:
             self.tail = self._legacy.body()[-_TAIL:]
             close = not exchange.connection.keeps(exchange.head)
@@ -222,6 +235,8 @@ class Leg:
 
     def _fail(self, reason: str, blame: bool = True) -> None:
         if not self.over:
+            if self.exchange.trace is not None:
+                self.exchange.trace.left(self, self.exchange.router.now(), reason)
             self.abort()
             self.exchange.leg_failed(self, reason, blame)
 

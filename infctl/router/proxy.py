@@ -7,7 +7,7 @@ when an endpoint fails in the middle of a stream, another one goes on from what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from infctl.core import events as ev
 from infctl.core.commands import Reject
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from infctl.router.driver import Router
     from infctl.router.intake import Asked
     from infctl.router.server import Connection
+    from infctl.router.tracing import Trace
     from infctl.router.upstream import Pool
     from infctl.router.wire import Head
 
@@ -35,14 +36,17 @@ class Exchange:
 
     `started`: bytes of the answer went to the client. `leg` is the attempt that works on it, or
     the last one that did; `rival` a second one at the same time, until either answers. `why_not`:
-    why an answer that began cannot go on elsewhere.
+    why an answer that began cannot go on elsewhere; `trace` is there while spans are sent.
     """
 
     __slots__ = (
         "_kept", "_resume", "_scanned", "arrived", "asked", "body", "connection", "done", "events",
         "first_byte", "head", "leg", "queue_ms", "request", "request_id", "rival", "router",
-        "shed", "started", "status", "usage", "why_not",
+        "shed", "started", "status", "trace", "usage",
+        "why_not",
     )  # fmt: skip
+
+    leg_type: ClassVar[type[Leg]] = Leg
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class Exchange:
         self.usage: ev.Usage | None = None
         self.started = self.done = False
         self.why_not = ""
+        self.trace: Trace | None = None
         self._resume: Resume | None = None
         self._kept = 0
         self._scanned = 0
@@ -108,7 +113,7 @@ class Exchange:
         if endpoint is None or pool is None:
             self.router.leg_failed(self, "the endpoint is gone", blame=False)
             return None
-        leg = Leg(self, command.slot, endpoint, command.attempt, command.cached_tokens)
+        leg = self.leg_type(self, command.slot, endpoint, command.attempt, command.cached_tokens)
         if self.leg is not None and not self.leg.over:
             self.rival = leg
         else:
@@ -266,6 +271,8 @@ class Exchange:
     def cut(self, reason: str) -> None:
         """The endpoint failed after its first byte: end the stream with an error event where its
         framing allows one, or break the connection; never let it look complete."""
+        if self.trace is not None:
+            self.trace.cut = True
         self.abort_legs()
         if self.why_not:
             reason = f"{reason}; not continued: {self.why_not}"

@@ -17,7 +17,7 @@ import msgspec
 
 from infctl import compose
 from infctl.errors import TargetError, UsageError
-from infctl.router import handover, workers
+from infctl.router import handover, tokenising, tracing, workers
 from infctl.router.admin import Admin
 from infctl.router.colleagues import Colleagues
 from infctl.router.discovery import Discovery, from_urls
@@ -172,6 +172,8 @@ class Service:
             speed=options.speed,
         )  # fmt: skip
         router.telemetry.open_log(options.log_format, time.time)
+        router.tracing = tracing.start(profile, router.telemetry)
+        router.tokenising = tokenising.start(profile, router)
         if worker is not None:
             router.peers = Peers(router.director, worker.memory, worker.number, worker.count)
             router.colleagues = Colleagues(worker.paths, worker.number)
@@ -361,6 +363,10 @@ class Service:
         discovery.close()
         for listener in self._listeners:
             listener.close()
+        if router.tracing is not None:
+            router.tracing.close()
+        if router.tokenising is not None:
+            router.tokenising.close()
         unconfirmed = self._taken is not None and not self._taken.confirmed
         if self._handed_over or unconfirmed or (self._worker and not self._orphaned):
             self._sockets.leave()

@@ -46,4 +46,7 @@ class Stalls:
             self._router.lives.hung(slot, f"hung: {reason}")
         elif now - self._suspected.get(slot, 0.0) > patience_ms / 1000.0:
             self._suspected[slot] = now
+            endpoint = self._router.director.fleet.slots[slot]
+            if endpoint is not None:
+                self._router.telemetry.stats(endpoint.id).stalls_suspected += 1
             self._router.suspect(slot, reason)

@@ -20,9 +20,9 @@ import msgspec
 
 from infctl.errors import TargetError
 from infctl.router import handover, shared
+from infctl.router.accesslog import Log
 from infctl.router.listening import BACKLOG, Sockets
 from infctl.router.reload import Loaded
-from infctl.router.telemetry import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

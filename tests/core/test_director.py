@@ -369,3 +369,92 @@ class Machine(RuleBasedStateMachine):
 
 Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestMachine = Machine.TestCase
+
+
+# --- pinned requests --------------------------------------------------------------------------
+
+
+def pinned(number: int, unit: str, generation: int = 0) -> ev.RequestArrived:
+    request = Request(id=f"p{number}", model="m", pinned_to=(unit, generation))
+    return ev.RequestArrived(request)
+
+
+def test_a_pinned_request_goes_to_its_endpoint_alone() -> None:
+    made = director()
+    for number in range(12):
+        (command,) = made.handle(pinned(number, "u2"), 1.0 + number)
+        assert isinstance(command, Dispatch)
+        assert command.slot == 2
+    (again,) = made.handle(ev.LegFailed("p3", "died"), 20.0)
+    assert isinstance(again, Dispatch)
+    assert (again.slot, again.attempt) == (2, 2)
+    made.handle(ev.EndpointChanged("u2", State.EJECTED), 21.0)
+    (rejected,) = made.handle(ev.LegFailed("p3", "died"), 22.0)
+    assert isinstance(rejected, Reject)
+    assert rejected.status == 404
+
+
+def test_another_generation_is_another_endpoint() -> None:
+    made = director()
+    for event in (pinned(1, "u2", generation=7), pinned(2, "unknown")):
+        (command,) = made.handle(event, 1.0)
+        assert isinstance(command, Reject)
+        assert command.status == 404
+
+
+# --- tokens -----------------------------------------------------------------------------------
+
+
+def tokenised(number: int, tokens: int, blocks: list[int]) -> ev.RequestArrived:
+    request = Request(
+        id=f"t{number}", model="m", prompt_bytes=9000, tokens=tokens, blocks=blocks,
+        token_blocks=True,
+    )  # fmt: skip
+    return ev.RequestArrived(request)
+
+
+IDS = b"".join(number.to_bytes(4, "little") for number in range(2000))
+TOKEN_BLOCKS = block_hashes(IDS, SEED)
+
+
+def test_tokens_that_are_known_are_what_counts() -> None:
+    made = director(units=1)
+    made.handle(tokenised(1, 2000, TOKEN_BLOCKS), 1.0)
+    made.handle(tokenised(2, 2001, TOKEN_BLOCKS), 2.0)
+    decision = next(iter(made.ledger))
+    assert decision.prompt_tokens == 2001
+    # 8 blocks of 64 tokens and as many of 256 as fit.
+    assert decision.expected_cached_tokens == 512 + 5 * 256
+    assert made.experience.block_bytes("m") == 4.0
+
+
+def test_what_is_known_late_teaches_the_index() -> None:
+    made = director(units=1)
+    made.handle(ev.RequestArrived(Request(id="r", model="m", prompt_bytes=9000)), 1.0)
+    assert made.handle(ev.Tokenised("r", 2000, TOKEN_BLOCKS), 1.1) == []
+    assert len(made.index) == len(TOKEN_BLOCKS)
+    made.handle(tokenised(2, 2000, TOKEN_BLOCKS), 2.0)
+    assert next(iter(made.ledger)).expected_cached_tokens > 1700
+
+
+def test_what_is_known_late_is_taken_back_with_a_failure() -> None:
+    made = director(units=1)
+    made.handle(ev.RequestArrived(Request(id="r", model="m", prompt_bytes=9000)), 1.0)
+    made.handle(ev.Tokenised("r", 2000, TOKEN_BLOCKS), 1.1)
+    made.handle(ev.RequestFinished("r", ok=False), 1.2)
+    assert len(made.index) == 0
+    made.handle(ev.Tokenised("r", 2000, TOKEN_BLOCKS), 1.3)  # nobody waits for it any more
+    assert len(made.index) == 0
+
+
+def test_a_waiting_request_is_sent_by_its_tokens() -> None:
+    made = director(units=0)
+    join(made, 0, State.STARTING)
+    text = block_hashes(b"x" * 9000, SEED)
+    waiting = Request(id="w", model="m", prompt_bytes=9000, blocks=text)
+    assert made.handle(ev.RequestArrived(waiting), 1.0) == []
+    made.handle(ev.Tokenised("w", 2000, TOKEN_BLOCKS), 1.1)
+    (command,) = made.handle(ev.EndpointChanged("u0", State.READY), 1.2)
+    assert isinstance(command, Dispatch)
+    assert next(iter(made.ledger)).prompt_tokens == 2000
+    assert len(made.index) == len(TOKEN_BLOCKS)

@@ -1,11 +1,11 @@
-"""Counting and logging."""
+"""One line per request and event."""
 
 from __future__ import annotations
 
 import io
 import json
 
-from infctl.router.telemetry import EndpointStats, Histogram, Log, RequestLine, total
+from infctl.router.accesslog import Log, RequestLine
 
 LINE = RequestLine(
     id="r-1", path="/v1/completions", model="m", status=200, endpoint="u0", attempt=1,
@@ -60,18 +60,3 @@ def test_a_closed_log_stops_nothing() -> None:
     out.close()
     log.request(LINE)
     log.flush()
-
-
-def test_histograms_are_cumulative_and_totals_add_up() -> None:
-    histogram = Histogram()
-    for seconds in (0.001, 0.003, 500.0):
-        histogram.add(seconds)
-    buckets = dict(histogram.cumulative())
-    assert (buckets["0.001"], buckets["0.005"], buckets["120.0"], buckets["+Inf"]) == (1, 2, 2, 3)
-    one, other = EndpointStats(), EndpointStats()
-    one.prompt_tokens, one.cached_tokens, other.prompt_tokens = 100, 50, 100
-    one.ttfts_ms.extend([1.0, 2.0])
-    other.ttfts_ms.extend([3.0])
-    whole = total([one, other])
-    assert (whole.hit_rate(), whole.ttft_ms()["p50"]) == (0.25, 2.0)
-    assert EndpointStats().hit_rate() is None
