@@ -54,6 +54,20 @@ class UnitStatus(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+RESTART_FILE = "restart.json"
+"""In a unit's folder: a RestartRequest its supervisor has not read yet."""
+
+
+class RestartRequest(msgspec.Struct, frozen=True):
+    """What a router leaves for a unit's supervisor: this `generation` of the unit should be
+    restarted, because of `reason`; `check`: only if it answers the supervisor's probes no better.
+    """
+
+    generation: int
+    reason: str
+    check: bool = False
+
+
 class Diff(msgspec.Struct, frozen=True):
     """What has to change; empty tuples mean nothing to do."""
 

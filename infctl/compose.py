@@ -336,7 +336,8 @@ def _desired(profile: Profile, pool: Pool, index: int, emulate: bool, speed: flo
         seed=index,
         dialect=profile.engine.type if foreign else profile.engine.dialect,
     )
-    revision = hashlib.sha256(msgspec.msgpack.encode(spec)).hexdigest()[:12]
+    alike = msgspec.structs.replace(spec, unit="", seed=0)  # units of a pool are of one revision
+    revision = hashlib.sha256(msgspec.msgpack.encode(alike)).hexdigest()[:12]
     return DesiredUnit(
         name=spec.unit,
         pool=pool.name,

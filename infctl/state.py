@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from infctl.actuator import UnitStatus
+from infctl.actuator import RESTART_FILE, RestartRequest, UnitStatus
 from infctl.errors import InputError, MachineError
 
 if TYPE_CHECKING:
@@ -149,6 +149,12 @@ def write(file: Path, data: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise MachineError(f"cannot be written: {error.strerror}", where=str(file)) from error
+
+
+def ask_for_restart(name: str, unit: str, request: RestartRequest) -> None:
+    """Leave word for a unit's supervisor; a newer request replaces one it has not read. Raises
+    MachineError."""
+    write(unit_path(name, unit) / RESTART_FILE, msgspec.json.encode(request))
 
 
 def private(file: str | os.PathLike[str], flags: int) -> int:

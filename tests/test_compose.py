@@ -87,7 +87,9 @@ def test_units_of_a_profile() -> None:
     assert units[0].models == ("m", "n")
     assert (units[0].rtt_ms, units[0].spec.speed) == (3.0, 4.0)
     assert units[0].spec.timing is not None
-    assert len({u.revision for u in units}) == 3
+    assert len({u.revision for u in units}) == 1
+    (other,) = compose.desired_units(own, speed=5.0)[2:]
+    assert other.revision != units[0].revision
     assert compose.desired_units(own, speed=4.0) == units
 
 

@@ -18,6 +18,9 @@ ABSENT = tomllib.loads((HERE / "real/absent.toml").read_text())["absent"]
 SKIPS = """
 import pytest
 
+pytestmark = pytest.mark.process
+
+
 def test_runs():
     pass
 

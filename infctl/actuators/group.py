@@ -63,12 +63,18 @@ class ProcessGroup:
         return rank
 
     def terminate(self) -> None:
-        """Ask every process to end."""
-        self._signal(signal.SIGTERM)
+        """Ask every rank to end. Its children are its own business: engines that let their work
+        finish need them until then, and what they leave is killed with the group."""
+        for rank in self.ranks:
+            if rank.poll() is None:
+                with suppress(ProcessLookupError):
+                    rank.send_signal(signal.SIGTERM)
+                    rank.send_signal(signal.SIGCONT)  # one that is stopped would not hear it
 
     def kill(self) -> None:
         """End every process at once, and wait until they are gone."""
-        self._signal(signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._guard, signal.SIGKILL)
         os.close(self._pipe)
         with suppress(ChildProcessError):
             os.waitpid(self._guard, 0)
@@ -87,10 +93,6 @@ class ProcessGroup:
                 os.waitpid(orphan, os.WNOHANG)
         codes = ((index, rank.poll()) for index, rank in enumerate(self.ranks))
         return [(index, code) for index, code in codes if code is not None]
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._guard, number)
 
 
 def orphans(known: Iterable[int]) -> list[int]:

@@ -14,7 +14,8 @@ _STATUS_BYTES = 12
 
 
 class HealthProbe:
-    """One GET at a time; `healthy` once an answer began with status 200."""
+    """One GET at a time; `healthy` once an answer began with status 200, `failures` of them in a
+    row have not since."""
 
     def __init__(
         self,
@@ -25,6 +26,7 @@ class HealthProbe:
         timeout_s: float,
     ) -> None:
         self.healthy = False
+        self.failures = 0
         self._selector = selector
         self._address = address
         host, port = address
@@ -41,7 +43,7 @@ class HealthProbe:
     def poll(self, now: float) -> None:
         """Begin a request if it is time to, and none is under way that may still be answered."""
         if self._socket is not None and now >= self._give_up_at:
-            self.close()
+            self._fail()
         if self._socket is not None or now < self._next_at:
             return
         self._answer = b""
@@ -54,9 +56,15 @@ class HealthProbe:
         self._socket.setblocking(False)
         code = self._socket.connect_ex(self._address)
         if code not in (0, errno.EINPROGRESS):
-            self.close()
+            self._fail()
             return
         self._selector.register(self._socket, 2, self._connected)  # 2: selectors.EVENT_WRITE
+
+    def hasten(self, timeout_s: float) -> None:
+        """Probe anew at once and more often, with less patience."""
+        self.close()
+        self._interval_s = self._timeout_s = timeout_s
+        self._next_at, self.failures, self.healthy = 0.0, 0, False
 
     def close(self) -> None:
         """End the request under way."""
@@ -71,7 +79,7 @@ class HealthProbe:
         try:
             self._socket.sendall(self._request)
         except OSError:
-            self.close()
+            self._fail()
             return
         self._selector.modify(self._socket, 1, self._answered)  # 1: selectors.EVENT_READ
 
@@ -86,4 +94,13 @@ class HealthProbe:
         self._answer += data
         if not data or len(self._answer) >= _STATUS_BYTES:
             self.healthy = self._answer[:5] == b"HTTP/" and self._answer[8:12] == b" 200"
-            self.close()
+            if self.healthy:
+                self.failures = 0
+                self.close()
+            else:
+                self._fail()
+
+    def _fail(self) -> None:
+        self.failures += 1
+        self.healthy = False
+        self.close()

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from infctl.actuator import UnitStatus
+from infctl.actuator import RESTART_FILE, RestartRequest, UnitStatus
 from infctl.actuators.group import ProcessGroup, adopt_orphans
 from infctl.actuators.logs import RankLog
 from infctl.actuators.plan import SupervisorPlan
@@ -26,6 +26,9 @@ from infctl.actuators.probe import HealthProbe
 
 _READ_BYTES = 65536
 _IDLE_S = 30.0
+_LOOK_S = 1.0
+"""How often a ready unit's supervisor looks for a request to restart it."""
+
 
 # How the unit's state is written; `infctl.core.fleet.State` is too heavy to import here.
 STARTING, READY, DRAINING = "starting", "ready", "draining"
@@ -44,6 +47,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         folder = Path(plan.folder)
         self._file = folder / "status.json"
+        self._requests = folder / RESTART_FILE
         self._logs = [
             RankLog(folder / f"rank-{rank}.log", plan.log_bytes_max)
             for rank in range(len(plan.ranks))
@@ -51,6 +55,7 @@ class Supervisor:
         self._group: ProcessGroup | None = None
         self._probe: HealthProbe | None = None
         self._failures = 0
+        self._patience = 0
         self._ready_at = 0.0
         self._deadline = 0.0
         self._ever_ready = False
@@ -92,6 +97,8 @@ class Supervisor:
     def _timeout_s(self) -> float:
         if self.status.state == STARTING:
             return self.plan.poll_s
+        if self.status.state == READY:
+            return min(_LOOK_S, self.plan.check_s, self.plan.liveness_s)
         if self._deadline:
             return max(0.0, self._deadline - time.monotonic())
         return _IDLE_S
@@ -116,13 +123,8 @@ class Supervisor:
     def _start(self) -> None:
         plan, now = self.plan, time.monotonic()
         self._group = ProcessGroup()
-        self._probe = HealthProbe(
-            self._selector,
-            (plan.host, plan.port),
-            plan.health_path,
-            plan.poll_s,
-            plan.poll_timeout_s,
-        )
+        self._probe = self._new_probe(plan.poll_s, plan.poll_timeout_s)
+        _take(self._requests)  # it concerned an earlier generation
         self._deadline = now + plan.start_s
         try:
             for index in range(len(plan.ranks)):
@@ -137,6 +139,11 @@ class Supervisor:
             pids=pids,
             generation=self.status.generation + 1,
         )
+
+    def _new_probe(self, interval_s: float, timeout_s: float) -> HealthProbe:
+        plan = self.plan
+        address = (plan.host, plan.port)
+        return HealthProbe(self._selector, address, plan.health_path, interval_s, timeout_s)
 
     def _spawn(self, index: int) -> None:
         assert self._group is not None
@@ -167,6 +174,7 @@ class Supervisor:
             return
         if self._probe.healthy:
             self._ready_at, self._deadline, self._ever_ready = now, 0.0, True
+            self._watch_liveness()
             self._write(state=READY, phase=READY, error=None)
         elif now >= self._deadline:
             self._failed(f"is not ready after {self.plan.start_s:.0f} s", now)
@@ -178,7 +186,33 @@ class Supervisor:
     def _tick_ready(self, now: float) -> None:
         if self._failures and now - self._ready_at >= self.plan.restart.steady_s:
             self._failures = 0
-        self._ended(now)
+        if self._ended(now) or self._asked(now):
+            return
+        assert self._probe is not None
+        self._probe.poll(now)
+        if self._probe.healthy and self._patience != self.plan.liveness_failures:
+            self._watch_liveness()
+        if self._probe.failures >= self._patience:
+            self._failed(f"answered none of {self._probe.failures} health probes", now)
+
+    def _watch_liveness(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
+        self._probe = self._new_probe(self.plan.liveness_s, self.plan.liveness_s)
+        self._patience = self.plan.liveness_failures
+
+    def _asked(self, now: float) -> bool:
+        """Whether a router asked for this generation's restart, and it is under way."""
+        request = _take(self._requests)
+        if request is None or request.generation != self.status.generation:
+            return False
+        if not request.check:
+            self._failed(f"the router asked for a restart: {request.reason}", now)
+            return True
+        if self._patience != self.plan.check_failures and self._probe is not None:
+            self._patience = self.plan.check_failures
+            self._probe.hasten(self.plan.check_s)
+        return False
 
     def _ended(self, now: float) -> bool:
         """Whether a rank ended by itself, which is the end of the whole unit."""
@@ -190,16 +224,17 @@ class Supervisor:
         return bool(exited)
 
     def _failed(self, what: str, now: float, rank: int = 0) -> None:
+        """The unit ends, and starts again later; one that was never ready does not."""
         self._end_group()
         text = "\n".join([what, *(f"  {line}" for line in self._logs[rank].last_lines())])
         steady = self._ready_at and now - self._ready_at >= self.plan.restart.steady_s
         self._failures = 1 if steady else self._failures + 1
         self._ready_at = 0.0
         policy = self.plan.restart
-        if not self._ever_ready or self._failures > policy.failures_max:
+        if not self._ever_ready:
             self._finish(1, error=text)
             return
-        wait_s = min(policy.max_s, policy.first_s * 2 ** (self._failures - 1))
+        wait_s = min(policy.max_s, policy.first_s * 2 ** min(self._failures - 1, 30))
         self._deadline = now + wait_s
         self._write(
             state=EJECTED,
@@ -264,6 +299,16 @@ def write_status(file: Path, status: UnitStatus, started: float) -> None:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
         temporary.replace(file)
+
+
+def _take(file: Path) -> RestartRequest | None:
+    """Read a request and remove it; what is no request is removed as well."""
+    try:
+        data = file.read_bytes()
+        file.unlink(missing_ok=True)
+        return msgspec.json.decode(data, type=RestartRequest)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _drain(descriptor: int) -> None:

@@ -11,7 +11,8 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True
     """Send the request to this endpoint; `attempt` counts from 1.
 
     `cached_tokens` is what the decision expects the endpoint's cache to hold of the prompt,
-    `queue_ms` how long the request waited at the router before this attempt.
+    `queue_ms` how long the request waited at the router before this attempt. `hedge_after_s`: when
+    to say that its first byte is overdue; 0 for never.
     """
 
     request_id: str
@@ -19,6 +20,16 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True
     attempt: int = 1
     cached_tokens: int = 0
     queue_ms: float = 0.0
+    hedge_after_s: float = 0.0
+
+
+class Hedge(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Send a request whose first byte is overdue to this endpoint as well."""
+
+    request_id: str
+    slot: int
+    attempt: int = 1
+    cached_tokens: int = 0
 
 
 class Shed(StrEnum):
@@ -49,4 +60,4 @@ class Abort(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
     slot: int
 
 
-Command = Dispatch | Reject | Abort
+Command = Dispatch | Hedge | Reject | Abort

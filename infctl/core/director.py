@@ -1,9 +1,8 @@
 """The request machine: handle(event, now) → [Command].
 
-Choice and in-flight accounting are one step, so a burst cannot herd onto one endpoint while its
-metrics are a second old. What a dispatch will probably leave in an endpoint's cache enters the
-prefix index at once; a request that fails takes it back. While every endpoint that may serve a
-request is saturated or on its way up, the request waits here; whatever frees room lets it go.
+Choice and in-flight accounting (core.flights) are one step, so a burst cannot herd onto one
+endpoint while its metrics are a second old. While every endpoint that may serve a request is
+saturated or on its way up, the request waits here; whatever frees room lets it go.
 """
 
 from __future__ import annotations
@@ -15,16 +14,18 @@ import msgspec
 from infctl.core import events as ev
 from infctl.core.admission import Admission
 from infctl.core.budget import Budget
-from infctl.core.commands import Abort, Command, Dispatch, Reject
+from infctl.core.commands import Abort, Command, Dispatch, Hedge, Reject
 from infctl.core.fleet import Fleet, State
+from infctl.core.flights import Flights
 from infctl.core.flowcontrol import FlowControl
 from infctl.core.homes import Homes
 from infctl.core.inflight import Inflight
 from infctl.core.latency import Latency
 from infctl.core.learning import BYTES_PER_TOKEN, Experience
-from infctl.core.ledger import Decision, Ledger, Row, rows
+from infctl.core.ledger import Row, rows
 from infctl.core.prefix import PrefixIndex
 from infctl.core.saturation import Saturation
+from infctl.core.slowstart import SlowStart
 
 if TYPE_CHECKING:
     from random import Random
@@ -41,6 +42,14 @@ _KV_UNKNOWN_TOKENS = 400_000
 _RETRIES_SAVED_MAX = 1000.0
 """Retries that quiet times save up: enough to move what ran on an endpoint that dies."""
 
+_HEDGES_SAVED_MAX = 10.0
+_HEDGE_MS = 200.0
+_HEDGE_TIMES = 3.0
+"""A first byte is overdue after so much more than expected."""
+
+_HEDGE = "+hedge"
+"""Behind a request's id, the key of its second flight. No id of ours holds a plus sign."""
+
 
 class Settings(msgspec.Struct, frozen=True):
     """What of the profile the Director itself needs.
@@ -56,22 +65,8 @@ class Settings(msgspec.Struct, frozen=True):
     queue_s: float = 30.0
     priorities: tuple[str, ...] = ("interactive", "batch")
     backlog_s: float = 1.0
-
-
-class Flight(msgspec.Struct, gc=False):
-    """A request in the air: where it is, what was expected of it."""
-
-    request: Request
-    decision: Decision
-    slot: int
-    generation: int
-    attempt: int
-    cached: float
-    uncached: float
-    dispatched_ms: float
-    added: list[int]
-    tried: tuple[int, ...] = ()
-    first_byte_ms: float = 0.0
+    hedge_share: float = 0.0
+    slow_start_s: float = 10.0
 
 
 class Director:
@@ -82,7 +77,6 @@ class Director:
     ) -> None:
         self.fleet = Fleet()
         self.index = PrefixIndex()
-        self.inflight = Inflight(self.fleet, self.index)
         self.homes = Homes(self.fleet)
         self.latency = Latency(self.fleet)
         self.pipeline = pipeline
@@ -94,11 +88,11 @@ class Director:
             self.fleet, pipeline, self.saturation, self.flow, settings.queue_s
         )
         self.retries = Budget(self.settings.retry_share, _RETRIES_SAVED_MAX)
-        self.flights: dict[str, Flight] = {}
+        self.hedges = Budget(self.settings.hedge_share, _HEDGES_SAVED_MAX)
+        self.slow_start = SlowStart(self.settings.slow_start_s * 1000.0)
         self.experience = Experience()
-        self.ledger = Ledger()
-        self._snapshot: tuple[Endpoint | None, ...] = ()
-        self._snapshot_version = -1
+        self.flights = Flights(self.fleet, self.index, self.latency, self.experience)
+        self.ledger = self.flights.ledger
         self._random = random
         self._handlers = {
             ev.RequestArrived: self._arrived,
@@ -106,6 +100,8 @@ class Director:
             ev.RequestFinished: self._finished,
             ev.RequestCancelled: self._cancelled,
             ev.LegFailed: self._leg_failed,
+            ev.FirstByteOverdue: self._overdue,
+            ev.HedgeSettled: self._hedge_settled,
             ev.EndpointJoined: self._joined,
             ev.EndpointLeft: self._left,
             ev.EndpointChanged: self._changed,
@@ -114,6 +110,15 @@ class Director:
             ev.PrefixesReported: lambda event: self.inflight.prefixes(event),
             ev.Tick: self._tick,
         }
+
+    @property
+    def inflight(self) -> Inflight:
+        """How many requests each endpoint has; several workers put theirs together."""
+        return self.flights.inflight
+
+    @inflight.setter
+    def inflight(self, inflight: Inflight) -> None:
+        self.flights.inflight = inflight
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Take in one event at monotonic time `now` (seconds); return what is to be done."""
@@ -128,6 +133,8 @@ class Director:
         self.pipeline = pipeline
         self.settings = settings
         self.retries.share = settings.retry_share
+        self.hedges.share = settings.hedge_share
+        self.slow_start.duration_ms = settings.slow_start_s * 1000.0
         self.admission.configure(pipeline, settings.queue_s, settings.queue_max)
 
     def explain(self, request: Request, now: float) -> tuple[list[Row], int]:
@@ -143,6 +150,8 @@ class Director:
 
     def _arrived(self, event: ev.RequestArrived) -> list[Command]:
         self.retries.earn()
+        if self.hedges.share:
+            self.hedges.earn()
         request = event.request
         if self._held and self.admission.behind(request):
             self.experience.estimate(request)
@@ -167,6 +176,8 @@ class Director:
         self, request: Request, tried: tuple[int, ...] = ()
     ) -> tuple[Column, Choice | None]:
         cached = self._estimate(request)
+        if self.slow_start.starting and not tried:
+            tried = self.slow_start.held_back(self.fleet)
         expected = self.homes.expect(request, cached, self.pipeline)
         choice = self.pipeline.decide(request, self.fleet, expected, self._random, tried)
         if self._held and choice is not None and self.admission.hurries(request, choice.slot):
@@ -183,53 +194,16 @@ class Director:
         choice: Choice,
         queue_ms: float = 0.0,
     ) -> Command:
-        fleet = self.fleet
-        slot = choice.slot
-        hit = float(cached[slot])
-        uncached = max(request.prompt_tokens - hit, 0.0)
-        expected_ms = self._expected_ttft_ms(slot, uncached)
-        decision = Decision(
-            name=request.name,
-            model=request.model,
-            at_ms=fleet.now_ms,
-            attempt=attempt,
-            prompt_tokens=request.prompt_tokens,
-            endpoints=self._endpoints(),
-            cached=cached,
-            choice=choice,
-            expected_ttft_ms=expected_ms,
-            expected_cached_tokens=hit,
-            queue_ms=queue_ms,
+        flight = self.flights.launch(request.id, request, attempt, tried, cached, choice, queue_ms)
+        if self.slow_start.starting:
+            self.slow_start.took(choice.slot)
+        hedge_after_s = 0.0
+        if self.hedges.share and request.stream and attempt == 1:
+            expected_ms = flight.decision.expected_ttft_ms
+            hedge_after_s = (_HEDGE_MS + _HEDGE_TIMES * expected_ms) / 1000.0
+        return Dispatch(
+            request.id, choice.slot, attempt, int(flight.cached), queue_ms, hedge_after_s
         )
-        self.ledger.add(decision)
-        self.flights[request.id] = flight = Flight(
-            request=request,
-            decision=decision,
-            slot=slot,
-            generation=fleet.generation[slot],
-            attempt=attempt,
-            cached=hit,
-            uncached=uncached,
-            dispatched_ms=fleet.now_ms,
-            added=self.index.insert(slot, request.blocks),
-            tried=tried,
-        )
-        self.latency.dispatched(slot, uncached, fleet.now_ms)
-        self.inflight.dispatched(slot, uncached, request.stream, flight.added)
-        return Dispatch(request.id, slot, attempt, int(hit), queue_ms)
-
-    def _endpoints(self) -> tuple[Endpoint | None, ...]:
-        """The slots as a tuple that decisions share until the fleet changes."""
-        if self._snapshot_version != self.fleet.version:
-            self._snapshot_version = self.fleet.version
-            self._snapshot = tuple(self.fleet.slots)
-        return self._snapshot
-
-    def _expected_ttft_ms(self, slot: int, uncached: float) -> float:
-        cells, now = self.fleet.cells, self.fleet.now_ms
-        queue_ms = max(cells["free_at_ms"][slot] - now, 0.0)
-        own_ms = cells["overhead_ms"][slot] + uncached * cells["ms_per_token"][slot]
-        return queue_ms + own_ms + cells["rtt_ms"][slot]
 
     def _unserved(
         self, request: Request, attempt: int = 1, tried: tuple[int, ...] = ()
@@ -261,50 +235,33 @@ class Director:
         return [*self.admission.expired()]
 
     def _first_byte(self, event: ev.FirstByte) -> list[Command]:
-        flight = self.flights.get(event.request_id)
-        if flight is None or flight.first_byte_ms or not flight.request.stream:
-            return []
-        now_ms = self.fleet.now_ms
-        flight.first_byte_ms = now_ms
-        flight.decision.ttft_ms = now_ms - flight.dispatched_ms
-        if self._current(flight):
-            self.inflight.left_queue(flight.slot, flight.uncached)
-            self.inflight.began(flight.slot)
-            self.latency.first_byte(
-                flight.slot, self._pool(flight.slot), flight.uncached, flight.dispatched_ms, now_ms
-            )
+        self.flights.first_byte(event.request_id)
         return []
 
     def _finished(self, event: ev.RequestFinished) -> list[Command]:
-        flight = self._release(event.request_id)
+        outcome = "answered" if event.ok else "answered with an error"
+        flight = self.flights.land(event.request_id, outcome, forget=not event.ok)
         if flight is None:
             self.flow.remove(event.request_id)
-            return []
-        flight.decision.outcome = "answered" if event.ok else "answered with an error"
-        if not event.ok:
-            self.inflight.forgot(flight.slot, flight.added)
-        elif event.usage is not None:
-            self._learn(flight, event.usage)
+        elif event.ok and event.usage is not None:
+            self.flights.learn(flight, event.usage)
         return []
 
     def _cancelled(self, event: ev.RequestCancelled) -> list[Command]:
-        flight = self._release(event.request_id)
+        flight = self.flights.get(event.request_id)
         if flight is None:
             self.flow.remove(event.request_id)
             return []
-        flight.decision.outcome = "cancelled by the client"
-        if not flight.first_byte_ms:
-            self.inflight.forgot(flight.slot, flight.added)
+        early = not flight.first_byte_ms
+        self.flights.land(event.request_id, "cancelled by the client", forget=early)
         return [Abort(event.request_id, flight.slot)]
 
     def _leg_failed(self, event: ev.LegFailed) -> list[Command]:
-        flight = self._release(event.request_id)
+        flight = self.flights.land(event.request_id, f"failed: {event.reason}", forget=True)
         if flight is None:
             if event.started:
                 self.flow.remove(event.request_id)
             return []
-        flight.decision.outcome = f"failed: {event.reason}"
-        self.inflight.forgot(flight.slot, flight.added)
         request, tried = flight.request, (*flight.tried, flight.slot)
         if event.started and not event.resumable:
             return []
@@ -320,33 +277,30 @@ class Director:
         # It has waited already: no second time, even where every endpoint is full.
         return [self._dispatch(request, flight.attempt + 1, tried, cached, choice)]
 
-    def _release(self, request_id: str) -> Flight | None:
-        flight = self.flights.pop(request_id, None)
-        if flight is None or not self._current(flight):
-            return flight
-        self.inflight.released(flight.slot)
-        if not flight.first_byte_ms:
-            self.inflight.began(flight.slot)
-            if flight.request.stream:
-                self.inflight.left_queue(flight.slot, flight.uncached)
-                self.latency.left_queue(flight.slot, self.fleet.now_ms)
-        return flight
+    # --- hedging ------------------------------------------------------------------------------
 
-    def _current(self, flight: Flight) -> bool:
-        """False once the endpoint left: its slot may belong to another one now."""
-        return self.fleet.generation[flight.slot] == flight.generation and (
-            self.fleet.slots[flight.slot] is not None
-        )
+    def _overdue(self, event: ev.FirstByteOverdue) -> list[Command]:
+        """The first byte should have come long ago: send the request to a second endpoint too, if
+        there is another one, and the budget has something left."""
+        flight = self.flights.get(event.request_id)
+        if flight is None or flight.first_byte_ms or flight.request.id + _HEDGE in self.flights:
+            return []
+        request, tried = flight.request, (*flight.tried, flight.slot)
+        cached, choice = self._choose(request, tried)
+        if choice is None or choice.slot in tried or not self.hedges.spend():
+            return []
+        key, attempt = request.id + _HEDGE, flight.attempt
+        second = self.flights.launch(key, request, attempt, tried, cached, choice, 0.0)
+        return [Hedge(request.id, choice.slot, attempt, int(second.cached))]
 
-    def _learn(self, flight: Flight, usage: ev.Usage) -> None:
-        flight.decision.cached_tokens = usage.cached_tokens
-        self.experience.learn(flight.request, usage, flight.cached)
-        tokens = usage.completion_tokens or 0
-        if tokens > 1 and flight.first_byte_ms and self._current(flight):
-            took_ms = self.fleet.now_ms - flight.first_byte_ms
-            beside = self.fleet.cells["inflight"][flight.slot] + 1.0
-            pool = self._pool(flight.slot)
-            self.latency.decoded(flight.slot, pool, beside, took_ms / (tokens - 1))
+    def _hedge_settled(self, event: ev.HedgeSettled) -> list[Command]:
+        key = event.request_id + _HEDGE
+        if not event.won:
+            self.flights.land(key, "hedged: the first endpoint answered", forget=True)
+            return []
+        self.flights.land(event.request_id, "overtaken by a hedge", forget=True)
+        self.flights.rename(key, event.request_id)
+        return []
 
     # --- endpoints ----------------------------------------------------------------------------
 
@@ -358,6 +312,8 @@ class Director:
         self.latency.join(slot, endpoint.pool)
         self.saturation.join(slot)
         self._bound_index(slot, endpoint, endpoint.kv_capacity_tokens)
+        if event.state is State.READY:
+            self.slow_start.ready(slot, self.fleet)
         return []
 
     def _bound_index(self, slot: int, endpoint: Endpoint, kv_tokens: int) -> None:
@@ -369,15 +325,20 @@ class Director:
         slot = self.fleet.remove(event.endpoint_id)
         if slot is not None:
             self.index.remove(slot)
+            self.slow_start.out(slot)
             self.inflight.left(slot)
         return []
 
     def _changed(self, event: ev.EndpointChanged) -> list[Command]:
         slot = self.fleet.slot_of(event.endpoint_id)
         if slot is not None:
-            if event.state is State.EJECTED:
+            if event.state in (State.EJECTED, State.STARTING):
                 self.index.remove(slot)
             self.fleet.set_state(slot, event.state)
+            if event.state is State.READY:
+                self.slow_start.ready(slot, self.fleet)
+            else:
+                self.slow_start.out(slot)
         return []
 
     def _reported(self, event: ev.LoadReported) -> list[Command]:
@@ -392,7 +353,3 @@ class Director:
         if endpoint is not None and load is not None and load.kv_capacity_tokens:
             self._bound_index(slot, endpoint, load.kv_capacity_tokens)
         return []
-
-    def _pool(self, slot: int) -> str:
-        endpoint = self.fleet.slots[slot]
-        return endpoint.pool if endpoint else ""

@@ -65,6 +65,19 @@ class LegFailed(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=Tru
     resumable: bool = False
 
 
+class FirstByteOverdue(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """A stream's first byte is late by what its Dispatch said."""
+
+    request_id: str
+
+
+class HedgeSettled(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+    """Of two endpoints that worked on a request one is left; `won`: the second."""
+
+    request_id: str
+    won: bool
+
+
 class EndpointJoined(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
     """Discovery found an endpoint; it takes traffic once its state is ready."""
 
@@ -116,6 +129,8 @@ Event = (
     | RequestFinished
     | RequestCancelled
     | LegFailed
+    | FirstByteOverdue
+    | HedgeSettled
     | EndpointJoined
     | EndpointLeft
     | EndpointChanged

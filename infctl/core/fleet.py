@@ -35,6 +35,7 @@ class State(StrEnum):
     """Where an endpoint is in its life. Only READY takes traffic."""
 
     STARTING = "starting"
+    VERIFYING = "verifying"
     READY = "ready"
     DRAINING = "draining"
     EJECTED = "ejected"

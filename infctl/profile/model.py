@@ -136,11 +136,20 @@ class Limits(Part):
 
 
 class Health(Part):
-    """Probing of endpoints: `failures` probes in a row eject, one success brings back."""
+    """What takes endpoints out and brings them back. `failures` probes in a row eject one.
+
+    At most `ejected_share_max` of the endpoints of a model are out at once because they fail too
+    many requests or are far slower than the others. `verify`: an endpoint answers canary prompts,
+    compared with its first answers, before it takes traffic. An endpoint that joins a fleet under
+    load gets its share of requests gradually, within `slow_start_s`; 0 turns that off.
+    """
 
     interval_s: Annotated[float, Field(gt=0)] = 1.0
-    timeout_s: Annotated[float, Field(gt=0)] = 5.0
-    failures: Positive = 3
+    timeout_s: Annotated[float, Field(gt=0)] = 2.0
+    failures: Positive = 2
+    ejected_share_max: Annotated[float, Field(ge=0, le=1)] = 0.3
+    verify: bool = True
+    slow_start_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
 
 
 class Tls(Part):
@@ -187,7 +196,9 @@ class Routing(Part):
     """The policy, and what protects the router. `extra_paths` extends the allow-list.
 
     A request is tried at most `attempts_max` times; beyond what quiet times have saved up (1,000),
-    retries are at most `retry_share` of the requests, so that they cannot amplify an outage.
+    retries are at most `retry_share` of the requests, so that they cannot amplify an outage. With a
+    `hedge_share`, up to that share of the requests goes to a second endpoint too when its first
+    byte is long overdue, and whoever answers first wins.
     With a `keys_file` only clients with one of its API keys get in (`infctl router keys`); with
     `tls` the router speaks HTTPS alone.
     """
@@ -198,6 +209,7 @@ class Routing(Part):
     picker: Plugin = "best"
     attempts_max: Annotated[int, Field(gt=0, le=10)] = 3
     retry_share: Annotated[float, Field(ge=0, le=1)] = 0.2
+    hedge_share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     drain_s: Annotated[float, Field(ge=0)] = 30.0
     extra_paths: list[Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")]] = []
     flow: Flow = Flow()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from infctl.core.fleet import State
 from infctl.core.ledger import rows
 from infctl.router.colleagues import Underway, together, worker_stats
 from infctl.router.telemetry import total
@@ -123,7 +122,7 @@ class Admin:
                 return 200, worker_stats(self._router, self._held())
             case "GET", ["v1", "worker", "metrics"]:
                 router = self._router
-                return 200, router.telemetry.exposition(router.director, router.now())
+                return 200, router.metrics()
             case "POST", ["v1", "endpoints", name, action] if action in _ACTIONS:
                 return self._act(name, action)
             case _:
@@ -156,7 +155,8 @@ class Admin:
 
     def _held(self) -> list[str]:
         fleet = self._router.director.fleet
-        return [e.id for slot, e in fleet if fleet.states[slot] is State.DRAINING]
+        lives = self._router.lives.machine.lives
+        return [e.id for slot, e in fleet if slot in lives and lives[slot].held]
 
     def _stats(self, name: str, others: Sequence[WorkerStats]) -> EndpointStats:
         return together(self._router.telemetry.stats(name), name, others)
@@ -188,6 +188,7 @@ class Admin:
             "waiting": load.waiting if load else None,
             "kv_usage": load.kv_usage if load else None,
         }
+        identity |= self._router.lives.describe(slot)
         return identity | _figures(self._stats(endpoint.id, others))
 
     def _endpoint(self, name: str, others: Sequence[WorkerStats] = ()) -> tuple[int, Any]:
@@ -200,12 +201,7 @@ class Admin:
     def _act(self, name: str, action: str) -> tuple[int, Any]:
         status, row = self._endpoint(name)
         if status == 200:
-            reason = f"{action} by an operator"
-            if action == "eject":
-                self._router.change(name, State.EJECTED, reason)
-            # Probes bring back what is ejected or starting; what an operator took out stays out.
-            held = State.STARTING if action == "resume" else State.DRAINING
-            self._router.change(name, held, reason)
+            self._router.lives.act(name, action)
             status, row = self._endpoint(name)
         return status, row
 

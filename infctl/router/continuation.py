@@ -51,8 +51,9 @@ class Sofar(msgspec.Struct):
     """What of an answer the client has: `text`, and its `first` event.
 
     `ids` are the tokens that make up the text, but for the `overlap` at its end, None where the
-    engine does not tell (`prompt_ids` likewise); `tokens` is their number, or that of the events
-    with text.
+    engine does not tell (`prompt_ids` likewise); `tokens` is their number. Where a part of the
+    text came without ids (`untold`), it counts events with text, and several tokens may share one.
+    `finished`, `counted` and `done`: its finish reason, its usage, its end are out.
     """
 
     first: dict[str, Any] | None = None
@@ -62,9 +63,10 @@ class Sofar(msgspec.Struct):
     prompt_ids: list[int] | None = None
     overlap: str = ""
     finished: bool = False
+    counted: bool = False
     done: bool = False
     _held: list[int] = msgspec.field(default_factory=list)
-    _untold: bool = False
+    untold: bool = False
 
     def take(self, events: bytes) -> None:
         """Take in whole events as an engine sent them. Raises Unsafe."""
@@ -84,6 +86,7 @@ class Sofar(msgspec.Struct):
         choices = event.get("choices")
         if not choices and not event.get("usage"):
             raise Unsafe("the stream holds an event of an unknown kind")
+        self.counted = self.counted or not choices
         for choice in choices or ():
             if choice.get("finish_reason") == "abort":
                 return False
@@ -108,8 +111,8 @@ class Sofar(msgspec.Struct):
         self.overlap = self.overlap[again:]
         self.text += text[again:]
         self.tokens += len(self._held) or 1
-        self._untold = self._untold or not self._held
-        self.ids = None if self._untold else [*(self.ids or ()), *self._held]
+        self.untold = self.untold or not self._held
+        self.ids = None if self.untold else [*(self.ids or ()), *self._held]
         self._held = []
 
 
@@ -120,14 +123,66 @@ def split(events: bytes) -> Iterator[bytes]:
             yield line[5:].strip()
 
 
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int | None = None
+    text: str | None = None
+    delta: _Delta | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Event(msgspec.Struct):
+    """What is read of an event, and must be of these types."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Request(msgspec.Struct):
+    """What is read of a request, and must be of these types."""
+
+    messages: list[Any] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = None
+    stream_options: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    stop: str | list[str] | None = None
+
+
 def decode(event: bytes) -> dict[str, Any]:
     """One event's object. Raises Unsafe."""
+    return _decoded(event, _Event, "the stream holds an event")
+
+
+def decode_request(body: bytes | bytearray) -> dict[str, Any]:
+    """A request's object. Raises Unsafe."""
+    return _decoded(body, _Request, "the request is something")
+
+
+def _decoded(data: bytes | bytearray, shape: type[msgspec.Struct], what: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(event)
-    except msgspec.DecodeError:
-        raise Unsafe("the stream holds an event that is not JSON") from None
-    if not isinstance(found, dict):
-        raise Unsafe("the stream holds an event that is no object")
+        found: dict[str, Any] = msgspec.json.decode(data)
+        msgspec.convert(found, shape)
+    except msgspec.ValidationError:
+        raise Unsafe(f"{what} of another shape than expected") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Unsafe(f"{what} that is not JSON") from None
     return found
 
 
@@ -294,13 +349,15 @@ def _says_nothing(choices: list[dict[str, Any]]) -> bool:
 
 def ending(sofar: Sofar, chat: bool, wants_usage: bool) -> bytes:
     """The last events of an answer that is complete but for them: every token is out."""
+    if sofar.done:
+        return b""
     envelope = {k: v for k, v in (sofar.first or {}).items() if k in _ENVELOPE}
     events = []
     if not sofar.finished:
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "length"}
         choice["delta" if chat else "text"] = {} if chat else ""
         events.append(envelope | {"choices": [choice]})
-    if wants_usage and sofar.prompt_ids:
+    if wants_usage and sofar.prompt_ids and not sofar.counted:
         prompt = len(sofar.prompt_ids)
         usage = {
             "prompt_tokens": prompt,
@@ -309,7 +366,7 @@ def ending(sofar: Sofar, chat: bool, wants_usage: bool) -> bytes:
         }
         events.append(envelope | {"choices": [], "usage": usage})
     made = b"".join(b"data: " + msgspec.json.encode(e) + b"\n\n" for e in events)
-    return made if sofar.done else made + b"data: [DONE]\n\n"
+    return made + b"data: [DONE]\n\n"
 
 
 _ENVELOPE = ("id", "object", "created", "model", "system_fingerprint")

@@ -6,24 +6,24 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from infctl.core import events as ev
-from infctl.core.commands import Dispatch, Reject
+from infctl.core.commands import Dispatch, Hedge, Reject
 from infctl.core.director import Director, Settings
 from infctl.core.fleet import State
 from infctl.engine import Capabilities
 from infctl.router.intake import POST_PATHS, Intake
 from infctl.router.keys import Refusal, hide
+from infctl.router.lives import Lives
+from infctl.router.pages import own_page
 from infctl.router.proxy import Exchange
 from infctl.router.stalls import Stalls
 from infctl.router.telemetry import Telemetry
 from infctl.router.tls import EngineTrust
-from infctl.router.upstream import Pool
-from infctl.router.wire import JSON, BadRequest, answer, error_body
+from infctl.router.upstream import Pool, own_fault
+from infctl.router.wire import BadRequest, answer, error_body
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from infctl.core.commands import Command
     from infctl.core.fleet import Endpoint
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from infctl.router.colleagues import Colleagues
     from infctl.router.intake import Asked
     from infctl.router.keys import Account, Keyring
+    from infctl.router.leg import Leg
     from infctl.router.server import Connection
     from infctl.router.shared import Peers
     from infctl.router.wire import Head
@@ -61,13 +62,14 @@ class Router:
         self.held: set[str] = set()
         self.director = Director(pipeline, Random(seed), _settings(routing, speed))
         self.director.admission.on_bug = self.on_policy_bug
+        self.lives = Lives(self, routing.health, speed)
         self.pools: dict[int, Pool] = {}
         self.exchanges: dict[str, Exchange] = {}
         self.telemetry = Telemetry(routing.flow.priorities)
         self.stalls = Stalls(self)
         self.now = asyncio.get_running_loop().time
         self._speed = speed
-        self._own_metrics_port = own_metrics_port
+        self.own_metrics_port = own_metrics_port
         self._tasks: set[asyncio.Task[None]] = set()
         self._capabilities = {kind: engine.capabilities for kind, engine in engines.items()}
         self._added: dict[tuple[str, Asked], bytes] = {}
@@ -79,6 +81,7 @@ class Router:
         learned stays."""
         self.limits = routing.limits
         self.director.configure(pipeline, _settings(routing, self._speed))
+        self.lives.configure(routing.health, self._speed)
         self.intake.paths = POST_PATHS | {p.encode() for p in routing.extra_paths}
 
     # --- events and commands ----------------------------------------------------------------------
@@ -103,8 +106,15 @@ class Router:
             exchange.dispatch(command)
         elif isinstance(command, Reject):
             exchange.reject(command)
+        elif isinstance(command, Hedge):
+            self.telemetry.hedges += 1
+            exchange.hedge(command)
         else:
-            exchange.abort_leg()
+            exchange.abort_legs()
+
+    def later(self, seconds: float, call: Callable[[Leg], None], leg: Leg) -> None:
+        """Call back about a leg after a while."""
+        asyncio.get_running_loop().call_later(seconds, call, leg)
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine, keeping a reference until it is done."""
@@ -205,15 +215,17 @@ class Router:
         names = {e.models[0] for _, e in self.director.fleet if e.models}
         return names.pop() if len(names) == 1 else ""
 
-    def leg_failed(self, exchange: Exchange, reason: str) -> None:
-        """An endpoint failed this request; the Director may send it elsewhere."""
-        started = exchange.started
+    def leg_failed(self, exchange: Exchange, reason: str, *, blame: bool = True) -> None:
+        """An endpoint failed this request; the Director may send it elsewhere. `blame` False: the
+        reason is not the endpoint's."""
+        started, leg = exchange.started, exchange.leg
+        if blame and leg is not None:
+            self.lives.failed(leg.slot)
         resumable = started and exchange.resumable()
         if exchange.done:
             return
         then = "continues" if resumable else "cut" if started else "retries"
-        self.telemetry.leg_failed(exchange, reason, then)
-        exchange.slot = -1
+        self.telemetry.leg_failed(exchange, exchange.endpoint, reason, then)
         self.handle(ev.LegFailed(exchange.request.id, reason, started, resumable))
         if started and not resumable and not exchange.done:
             exchange.cut(reason)
@@ -250,7 +262,7 @@ class Router:
         if head.method not in (b"GET", b"HEAD"):
             self._refuse(connection, head, 405, "use GET")
             return
-        status, body, content_type = self.own_page(path, account)
+        status, body, content_type = own_page(self, path, account)
         if path == b"/metrics" and status == 200 and self.colleagues is not None:
             self.spawn(self.colleagues.metrics(connection, head, body))
             return
@@ -263,49 +275,25 @@ class Router:
         )
         connection.respond(head, data)
 
-    def own_page(self, path: bytes, account: Account | None = None) -> tuple[int, bytes, bytes]:
-        """Status, body and content type of a page the router answers itself. Where there are
-        keys, figures are not for clients: they would see each other's."""
-        if path == b"/metrics":
-            if self._own_metrics_port or self.keys is not None:
-                body = error_body(404, "metrics are served on a port of their own alone")
-                return 404, body, JSON
-            return (
-                200,
-                self.telemetry.exposition(self.director, self.now()),
-                self.telemetry.CONTENT_TYPE,
-            )
-        if not bool(self.director.fleet.ready.any()):
-            body = error_body(503, "no endpoint is ready yet")
-            return 503, body, JSON
-        return 200, b"" if path == b"/health" else self._models(account), JSON
-
-    def _models(self, account: Account | None) -> bytes:
-        fleet = self.director.fleet
-        ready = [e for slot, e in fleet if fleet.states[slot] is State.READY]
-        names = {name: e for e in ready for name in e.models}
-        if account is not None:
-            names = {name: e for name, e in names.items() if account.may_use(name)}
-        data = [
-            {"id": name, "object": "model", "owned_by": e.engine, "root": e.models[0]}
-            | ({"max_model_len": e.context_tokens} if e.context_tokens else {})
-            for name, e in sorted(names.items())
-        ]
-        return msgspec.json.encode({"object": "list", "data": data})
+    def metrics(self) -> bytes:
+        """The Prometheus text."""
+        return self.telemetry.exposition(self.director, self.lives.machine.lives, self.now())
 
     # --- endpoints --------------------------------------------------------------------------------
 
     def join(self, endpoint: Endpoint, state: State) -> None:
         """An endpoint was discovered."""
+        before = self.lives.of(endpoint.id)
         self.leave(endpoint.id, "the endpoint was replaced")
-        if endpoint.id in self.held:
-            self.held.discard(endpoint.id)
-            state = State.DRAINING
         ready = state is State.READY
         self.handle(ev.EndpointJoined(endpoint, State.STARTING if ready else state))
         slot = self.director.fleet.slot_of(endpoint.id)
         if slot is not None:
             self.pools[slot] = Pool(endpoint, self.engine_trust)
+            self.lives.joined(slot, before)
+            if endpoint.id in self.held:
+                self.held.discard(endpoint.id)
+                self.lives.act(endpoint.id, "drain")
         if ready:
             # Only now: requests that waited for this endpoint need its connections.
             self.handle(ev.EndpointChanged(endpoint.id, state))
@@ -319,46 +307,40 @@ class Router:
         if pool is not None:
             pool.close()
         stranded = self.at(slot)
+        self.lives.machine.left(slot)
         self.handle(ev.EndpointLeft(endpoint_id))
-        for exchange in stranded:
-            exchange.on_failure(reason, clean=False)
+        for leg in stranded:
+            leg.on_failure(reason, clean=False)
 
-    def change(self, endpoint_id: str, state: State, reason: str) -> None:
-        """Move an endpoint to another state; ejecting it fails over what it works on."""
+    def change(
+        self, endpoint_id: str, state: State, reason: str, *, abandon: bool | None = None
+    ) -> None:
+        """Move an endpoint to another state; `abandon` (by default when ejecting) fails over what
+        it works on."""
         slot = self.director.fleet.slot_of(endpoint_id)
         if slot is None or self.director.fleet.states[slot] is state:
             return
         self.telemetry.log("endpoint", endpoint=endpoint_id, state=state.value, reason=reason)
         self.handle(ev.EndpointChanged(endpoint_id, state))
-        if state is State.EJECTED:
-            for exchange in self.at(slot):
-                exchange.on_failure(reason, clean=False)
+        if state is State.EJECTED if abandon is None else abandon:
+            for leg in self.at(slot):
+                leg.on_failure(reason, clean=False)
 
-    def connect_failed(self, slot: int) -> None:
-        """A connection was refused or timed out: no more traffic until a probe succeeds."""
-        endpoint = self.director.fleet.slots[slot]
-        if endpoint is not None and self.director.fleet.states[slot] is State.READY:
-            self.change(endpoint.id, State.EJECTED, "cannot connect")
-
-    def at(self, slot: int) -> list[Exchange]:
-        """What an endpoint works on."""
-        return [e for e in self.exchanges.values() if e.slot == slot and e.endpoint is not None]
+    def connect_failed(self, slot: int, error: OSError) -> None:
+        """A connection could not be made: refused tells for certain that nobody is there."""
+        if isinstance(error, ConnectionRefusedError):
+            self.lives.refused(slot, "refuses connections")
+        elif not own_fault(error):
+            self.suspect(slot, "cannot connect")
 
     def suspect(self, slot: int, reason: str) -> None:
-        """An endpoint may be dead: ask it at once."""
-        endpoint = self.director.fleet.slots[slot]
-        if endpoint is not None:
-            self.telemetry.log("suspected", endpoint=endpoint.id, reason=reason)
-            self.spawn(self._ask(endpoint, slot))
+        """Something speaks against an endpoint, as a stream that stalls: probe it at once, and
+        eject it if that one probe fails."""
+        self.lives.suspect(slot, reason)
 
-    async def _ask(self, endpoint: Endpoint, slot: int) -> None:
-        pool = self.pools.get(slot)
-        try:
-            if pool is not None:
-                await pool.get("/health", 2.0)
-        except OSError:
-            if self.director.fleet.slots[slot] is endpoint:
-                self.change(endpoint.id, State.EJECTED, "silent, and does not answer a probe")
+    def at(self, slot: int) -> list[Leg]:
+        """What an endpoint works on."""
+        return [leg for e in self.exchanges.values() for leg in e.legs() if leg.slot == slot]
 
     def sweep(self) -> None:
         """Fail what waits too long, and count streamed events; call about once a second."""
@@ -366,11 +348,14 @@ class Router:
         now = self.now()
         for exchange in list(self.exchanges.values()):
             self.telemetry.streamed(exchange)
-            reason = exchange.overdue(now)
             if exchange.client_stalled(now):
                 exchange.connection.abort()
-            elif reason:
-                exchange.on_failure(reason, clean=False)
+                continue
+            for leg in exchange.legs():
+                reason = leg.overdue(now)
+                if reason:
+                    leg.on_failure(reason, clean=False)
+        self.lives.tick(now)
         self.telemetry.tick(now)
 
     def end(self, reason: str) -> None:
@@ -390,6 +375,8 @@ def _settings(routing: Routing, speed: float) -> Settings:
         queue_s=flow.queue_s / speed,
         priorities=tuple(flow.priorities),
         backlog_s=Settings().backlog_s / speed,
+        hedge_share=routing.hedge_share,
+        slow_start_s=routing.health.slow_start_s / speed,
     )
 
 

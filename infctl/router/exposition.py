@@ -9,29 +9,32 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from infctl.core.commands import Shed
+from infctl.core.fleet import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client.core import Metric
 
     from infctl.core.director import Director
     from infctl.core.fleet import Endpoint
+    from infctl.core.life import Life
     from infctl.router.telemetry import EndpointStats, Histogram, Telemetry
 
 _LABELS = ("endpoint", "pool")
 
 
-def render(telemetry: Telemetry, director: Director) -> bytes:
+def render(telemetry: Telemetry, director: Director, lives: Mapping[int, Life]) -> bytes:
     """The whole text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(telemetry, director))
+    registry.register(_Snapshot(telemetry, director, lives))
     return generate_latest(registry)
 
 
 class _Snapshot(Collector):
-    def __init__(self, telemetry: Telemetry, director: Director) -> None:
+    def __init__(self, telemetry: Telemetry, director: Director, lives: Mapping[int, Life]) -> None:
         self._telemetry = telemetry
+        self._lives = lives
         self._director = director
 
     def collect(self) -> Iterator[Metric]:
@@ -39,6 +42,7 @@ class _Snapshot(Collector):
         yield from self._latencies()
         yield from self._loads()
         yield from self._queue()
+        yield from self._states()
         yield from self._router()
 
     def _rows(self) -> Iterator[tuple[int, Endpoint, EndpointStats, list[str]]]:
@@ -61,6 +65,8 @@ class _Snapshot(Collector):
             "cached_tokens": ("Of these, served from KV cache", lambda s: s.cached_tokens),
             "output_tokens": ("Tokens generated", lambda s: s.output_tokens),
             "stream_events": ("Events passed on", lambda s: s.events),
+            "canary_failures": ("Verifications not passed", lambda s: s.canary_failures),
+            "restarts_asked": ("Restarts asked of its supervisor", lambda s: s.restarts_asked),
         }
         for name, (text, value) in counters.items():
             family = CounterMetricFamily(f"infctl_{name}", text, labels=_LABELS)
@@ -124,10 +130,38 @@ class _Snapshot(Collector):
                 shed.add_metric([name, reason.value], stats.shed[reason])
         yield from (requests, tokens, times, shed)
 
+    def _states(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily(
+            "infctl_endpoint_state", "1 for the state it is in", labels=(*_LABELS, "state")
+        )
+        ejections = CounterMetricFamily(
+            "infctl_ejections", "Times it was taken out", labels=(*_LABELS, "reason")
+        )
+        open_breakers = GaugeMetricFamily(
+            "infctl_endpoint_breaker_open",
+            "Whether it is out for failing or slow requests",
+            labels=_LABELS,
+        )
+        for slot, _, stats, labels in self._rows():
+            for state in State:
+                value = float(self._director.fleet.states[slot] is state)
+                states.add_metric([*labels, state.value], value)
+            for reason, count in sorted(stats.ejections.items()):
+                ejections.add_metric([*labels, reason], count)
+            life = self._lives.get(slot)
+            open_breakers.add_metric(labels, float(life is not None and life.statistical))
+        yield from (states, ejections, open_breakers)
+
     def _router(self) -> Iterator[Metric]:
         telemetry, director = self._telemetry, self._director
         yield CounterMetricFamily(
             "infctl_retries", "Requests sent to another endpoint", value=telemetry.retries
+        )
+        yield CounterMetricFamily(
+            "infctl_hedges", "Requests sent to a second endpoint too", value=telemetry.hedges
+        )
+        yield CounterMetricFamily(
+            "infctl_hedges_won", "Hedges that answered first", value=telemetry.hedges_won
         )
         yield CounterMetricFamily(
             "infctl_continuations",

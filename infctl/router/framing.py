@@ -16,19 +16,20 @@ def chunk(payload: bytes) -> bytes:
 
 
 class Unchunk:
-    """Undoes chunked framing incrementally. `done` after the last chunk."""
+    """Undoes chunked framing incrementally. `done` after the last chunk and its trailers."""
 
-    __slots__ = ("_left", "_line", "done")
+    __slots__ = ("_ending", "_left", "_line", "done")
 
     def __init__(self) -> None:
         self.done = False
+        self._ending = False
         self._line = b""
         self._left = 0
 
     @property
     def between(self) -> bool:
         """Whether the bytes so far end where a chunk ends."""
-        return not self._line and not self._left
+        return not self._line and not self._left and not self._ending
 
     def feed(self, data: bytes) -> bytes:
         """The payload of more bytes."""
@@ -48,10 +49,14 @@ class Unchunk:
             if line < 0:
                 self._line = data[at:]
                 break
+            if self._ending:
+                self.done, self._ending = line == at, line != at
+                at = line + 2
+                continue
             length = int(data[at:line].partition(b";")[0], 16)
             at = line + 2
             self._left = length + 2 if length else 0
-            self.done = not length
+            self._ending = not length
         return b"".join(parts)
 
 

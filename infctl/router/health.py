@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from infctl.core.fleet import State
 from infctl.engine import Probe
 from infctl.router.collector import scrape
+from infctl.router.upstream import own_fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from infctl.core.fleet import Endpoint
     from infctl.engine import Engine
     from infctl.profile.model import Health
+    from infctl.router.canary import Canaries
     from infctl.router.driver import Router
     from infctl.router.upstream import Pool
 
@@ -24,6 +27,11 @@ UNKNOWN = "unknown"
 """The engine kind of an endpoint that has not been recognised yet."""
 
 _GENERIC = "openai"
+_INTERVAL_S_MIN = 0.25
+_AGAIN_S = 0.25
+"""How soon an endpoint that failed a probe is asked again."""
+
+_WOKEN_S = 0.02
 
 
 class _Card(msgspec.Struct):
@@ -37,7 +45,11 @@ class _Models(msgspec.Struct):
 
 
 class Watch:
-    """Watches one endpoint for as long as it is in the fleet."""
+    """Watches one endpoint for as long as it is in the fleet.
+
+    `unit_runs` is what the unit's supervisor says, where there is one: its word is needed to let
+    an endpoint in, for what answers at the address may be an older generation, or the next.
+    """
 
     def __init__(
         self,
@@ -46,31 +58,52 @@ class Watch:
         engines: Mapping[str, Engine],
         health: Health,
         speed: float,
+        canaries: Canaries,
     ) -> None:
+        self.unit_runs = True
         self._router = router
+        self._machine = router.lives.machine
         self._endpoint = endpoint
         self._engines = engines
+        self._canaries = canaries
         self._speed = speed
         self.configure(health)
-        self._failures = 0
-        self._trouble = ""
+        self._awake = asyncio.Event()
+        self._failing = False
+        self._tokens = 0.0
         self._said: tuple[str, dict[str, object]] | None = None
 
     def configure(self, health: Health) -> None:
         """Probe by other bounds from now on."""
         self._health = health
-        self._interval_s = max(health.interval_s / self._speed, 0.25)
+        self._interval_s = max(health.interval_s / self._speed, _INTERVAL_S_MIN)
 
     async def run(self) -> None:
         """Probe until cancelled. What goes wrong with one probe must not end the watch."""
+        self._router.lives.wakers[self._endpoint.id] = self._awake.set
         while True:
+            self._awake.clear()
             pool = self._pool()
             if pool is not None:
                 try:
                     await self._once(pool)
                 except Exception as error:
                     self._router.telemetry.bug(f"probing {self._endpoint.id}", error)
-            await asyncio.sleep(self._interval_s)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        wait_s = min(self._interval_s, _AGAIN_S) if self._failing else self._interval_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._awake.wait()
+                await asyncio.sleep(_WOKEN_S)  # a flood of suspicions is no flood of probes
+
+    def unit_ended(self, reason: str) -> None:
+        """The unit's supervisor says that it does not run."""
+        slot = self._slot()
+        if slot is not None:
+            effects = self._machine.unit_ended(slot, reason, self._router.now())
+            self._router.lives.apply(effects)
 
     def _say(self, kind: str, **fields: object) -> None:
         """Log something about the endpoint, once until something else is to be said."""
@@ -80,55 +113,97 @@ class Watch:
                 kind, endpoint=self._endpoint.id, url=self._endpoint.url, **fields
             )
 
+    def _slot(self) -> int | None:
+        return self._router.director.fleet.slot_of(self._endpoint.id)
+
     def _pool(self) -> Pool | None:
-        slot = self._router.director.fleet.slot_of(self._endpoint.id)
+        slot = self._slot()
         return None if slot is None else self._router.pools.get(slot)
 
     def _state(self) -> State | None:
-        slot = self._router.director.fleet.slot_of(self._endpoint.id)
+        slot = self._slot()
         return None if slot is None else self._router.director.fleet.states[slot]
 
     async def _once(self, pool: Pool) -> None:
-        healthy = await self._alive(pool)
-        if not healthy:
-            self._failures += 1
-            self._say("not_healthy", reason=self._trouble, note="trying again")
-            if self._failures >= self._health.failures and self._state() is State.READY:
-                reason = f"{self._failures} health probes failed in a row"
-                self._router.change(self._endpoint.id, State.EJECTED, reason)
+        trouble = await self._probe(pool)
+        self._failing = trouble is not None
+        if trouble is not None:
+            self._say("not_healthy", reason=trouble, note="trying again")
             return
-        self._failures = 0
-        if self._state() in (State.STARTING, State.EJECTED):
+        if self._due():
             await self._admit(pool)
         engine = self._engines.get(self._endpoint.engine)
         if engine is not None and self._state() is State.READY:
             pool = self._pool() or pool
             await scrape(self._router, self._endpoint, engine, pool, self._health.timeout_s)
+            self._look_for_another()
 
-    async def _alive(self, pool: Pool) -> bool:
+    def _look_for_another(self) -> None:
+        """Nothing but its counters may tell that another engine took over the address."""
+        slot = self._slot()
+        load = None if slot is None else self._router.director.fleet.loads[slot]
+        tokens = load.prompt_tokens_total if load is not None else None
+        before, self._tokens = self._tokens, self._tokens if tokens is None else tokens
+        if slot is not None and tokens is not None and tokens < before:
+            lives = self._router.lives
+            lives.apply(self._machine.began_anew(slot, self._router.now()))
+            self._awake.set()
+
+    def _due(self) -> bool:
+        slot = self._slot()
+        return self.unit_runs and slot is not None and self._machine.due(slot, self._router.now())
+
+    # --- alive? -----------------------------------------------------------------------------------
+
+    async def _probe(self, pool: Pool) -> str | None:
+        """Why the endpoint is not healthy, None if it is; the machine is told."""
+        slot, began = self._slot(), self._router.now()
+        if slot is None:
+            return "it left the fleet"
+        answered = self._answered(slot)
+        try:
+            trouble = await self._trouble(pool)
+        except ConnectionRefusedError:
+            trouble = "refuses connections"
+            self._router.lives.refused(slot, trouble)
+        except OSError as error:  # a fault of this machine says nothing of the endpoint
+            return f"cannot probe: {error}"
+        lives, now = self._router.lives, self._router.now()
+        progressed = lives.heard(slot, began) or self._answered(slot) != answered
+        lives.apply(self._machine.probed(slot, trouble, now, progressed))
+        return trouble
+
+    def _answered(self, slot: int) -> int:
+        life = self._machine.lives.get(slot)
+        return life.breaker.ok if life is not None else 0
+
+    async def _trouble(self, pool: Pool) -> str | None:
         engine = self._engines.get(self._endpoint.engine)
         path = engine.health_path if engine else "/health"
-        status = await self._status(pool, path)
+        trouble, status = await self._status(pool, path)
         if status in (404, 405) and self._endpoint.engine in (UNKNOWN, _GENERIC):
-            status = await self._status(pool, "/v1/models")
-        return status == 200
+            trouble, _ = await self._status(pool, "/v1/models")
+        return trouble
 
-    async def _status(self, pool: Pool, path: str) -> int:
+    async def _status(self, pool: Pool, path: str) -> tuple[str | None, int]:
         try:
             status, _ = await pool.get(path, self._health.timeout_s)
         except OSError as error:
+            if own_fault(error) or isinstance(error, ConnectionRefusedError):
+                raise
             timed_out = isinstance(error, TimeoutError)
-            self._trouble = "no answer in time" if timed_out else str(error)
-            return 0
-        self._trouble = f"{path} answers {status}"
-        return status
+            return ("no answer in time" if timed_out else str(error)), 0
+        return (None if status == 200 else f"{path} answers {status}"), status
+
+    # --- what it should be? -----------------------------------------------------------------------
 
     async def _admit(self, pool: Pool) -> None:
-        """Let an endpoint take traffic if it is what it should be."""
+        """Let an endpoint take traffic if it is what it should be and answers as it should."""
         try:
             _, body = await pool.get("/v1/models", self._health.timeout_s)
             cards = msgspec.json.decode(body, type=_Models).data
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError) as error:
+            self._say("no_models", reason=str(error) or "no answer in time", note="trying again")
             return
         if self._endpoint.engine == UNKNOWN:
             await self._recognise(pool, body)
@@ -140,7 +215,30 @@ class Watch:
             self._say("wrong_model", serves=serves, wanted=self._endpoint.models[0])
             return
         self._said = None
-        self._router.change(self._endpoint.id, State.READY, "healthy")
+        await self._verify()
+
+    async def _verify(self) -> None:
+        slot, pool = self._slot(), self._pool()
+        if slot is None or pool is None:
+            return
+        lives, life = self._router.lives, self._machine.lives[slot]
+        begun = self._machine.verifying(slot, self._router.now())
+        if not begun:  # held by an operator since
+            return
+        lives.apply(begun)
+        problem = None
+        if self._health.verify and self._endpoint.models:
+            engine = self._engines.get(self._endpoint.engine)
+            try:
+                problem = await self._canaries.check(
+                    pool, self._endpoint, engine, anew=life.accepts_anew
+                )
+            except Exception as error:
+                problem = f"canaries failed: {type(error).__name__}: {error}"
+        if problem is not None:
+            self._router.telemetry.stats(self._endpoint.id).canary_failures += 1
+        if self._machine.lives.get(slot) is life:
+            lives.apply(self._machine.verified(slot, problem, self._router.now()))
 
     async def _recognise(self, pool: Pool, models: bytes) -> None:
         try:

@@ -28,7 +28,7 @@ class Legacy:
     def body(self) -> bytes:
         """All of the body, its framing undone."""
         raw = b"".join(self._parts)
-        return dechunk(raw) if self._response.chunked else raw
+        return dechunk(raw) if raw and self._response.chunked else raw
 
     def answer(self, request_id: bytes, endpoint: bytes, close: bool) -> bytes:
         """Head and body."""

@@ -30,12 +30,11 @@ class MetricsPage:
 
     def on_request(self, connection: Any, head: Any, body: bytes | bytearray) -> None:
         """Answer one scrape."""
-        telemetry = self._router.telemetry
         found = head.url.partition(b"?")[0] == b"/metrics"
-        text = telemetry.exposition(self._router.director, self._router.now()) if found else b""
+        text = self._router.metrics() if found else b""
         colleagues = self._router.colleagues
         if found and colleagues is not None:
             self._router.spawn(colleagues.metrics(connection, head, text))
             return
-        kind = telemetry.CONTENT_TYPE
+        kind = self._router.telemetry.CONTENT_TYPE
         connection.respond(head, answer(200 if found else 404, text, content_type=kind))

@@ -7,23 +7,19 @@ request is in work at a time; what a client pipelines waits, bounded, until the 
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 from typing import TYPE_CHECKING
 
 from infctl.router.wire import (
-    HEAD_END,
-    BadRequest,
-    Head,
-    answer,
-    check_coding,
-    error_body,
-    parse_head,
+    HEAD_END, BadRequest, Head, answer, check_coding, error_body, parse_head,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from infctl.profile.model import Limits
     from infctl.router.seams import Exchange, Handler
 
+_EMPTY_LINES = re.compile(rb"\A(?:\r\n)+")
 _SCRATCH = 65536
 _BODY_FIRST = 32768
 _BODY_GROWTH = 4
@@ -37,8 +33,8 @@ class Connection(asyncio.BufferedProtocol):
     """One client connection of a server that has `handler` and `limits`."""
 
     __slots__ = (
-        "_body", "_chunked", "_discarded", "_full", "_got", "_head", "_length", "_parting",
-        "_pending", "_started", "_view", "closing", "deadline", "exchange", "server", "transport",
+        "_body", "_chunked", "_discarded", "_got", "_head", "_length", "_parting", "_pending",
+        "_started", "_view", "closing", "deadline", "exchange", "full", "server", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -55,7 +51,7 @@ class Connection(asyncio.BufferedProtocol):
         self._length = 0
         self._chunked = 0
         self._discarded = 0
-        self._full = False
+        self.full = False
         self._started = False
         self._parting = False
 
@@ -91,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
             self._discard(nbytes)
             return
         data = bytes(self.server.scratch[:nbytes])
-        busy = self.exchange is not None or self._full
+        busy = self.exchange is not None or self.full
         if busy or self._pending:
             data = self._pending + data
             self._pending = data
@@ -106,12 +102,12 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._full = True
+        self.full = True
         if self.exchange is not None:
             self.exchange.pause()
 
     def resume_writing(self) -> None:
-        self._full = False
+        self.full = False
         if self.exchange is not None:
             self.exchange.resume()
         elif self._pending:
@@ -130,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _feed_head(self, data: bytes) -> None:
         if data[:2] == b"\r\n":
-            data = data[2:]
+            data = _EMPTY_LINES.sub(b"", data, 1)
         limits = self.server.limits
         end = data.find(HEAD_END)
         if end < 0 or end > limits.headers_kib_max * 1024:
@@ -247,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        if self._pending and self.exchange is None and not self._full and not self.closing:
+        if self._pending and self.exchange is None and not self.full and not self.closing:
             self.transport.resume_reading()
             data, self._pending = self._pending, b""
             self._advance(data)
@@ -324,8 +320,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _readable(self) -> bool:
         """Whether bytes are here that have not been read yet: a request that came just in time."""
-        poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        poll, sock = select.poll(), self.transport.get_extra_info("socket")
+        if sock is not None:
+            poll.register(sock, select.POLLIN)
         return bool(poll.poll(0))
 
 

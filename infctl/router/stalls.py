@@ -2,7 +2,7 @@
 
 A stopped or hung engine keeps its connections open, so nothing but silence tells. Silence beyond
 what the endpoint's own pace explains has it probed at once; if it answers the probe and still says
-nothing for several times as long, its streams go on elsewhere.
+nothing for several times as long, it is ejected all the same, and its streams go on elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from infctl.router.driver import Router
-    from infctl.router.proxy import Exchange
 
 _HUNG = 4.0
 """Times its patience after which an endpoint that answers probes has hung all the same."""
@@ -39,16 +38,12 @@ class Stalls:
                 self._silent(slot, silent_ms, patience_ms, now)
 
     def _silent(self, slot: int, silent_ms: float, patience_ms: float, now: float) -> None:
-        waiting = [e for e in self._router.at(slot) if e.awaits_tokens]
+        waiting = [leg for leg in self._router.at(slot) if leg.awaits_tokens]
         if not waiting:
             return
         reason = f"no token from any of its streams for {silent_ms / 1000:.1f} s"
-        if silent_ms > patience_ms * _HUNG:
-            self._hung([e for e in waiting if e.begun], reason)
+        if silent_ms > patience_ms * _HUNG and any(leg.begun for leg in waiting):
+            self._router.lives.hung(slot, f"hung: {reason}")
         elif now - self._suspected.get(slot, 0.0) > patience_ms / 1000.0:
             self._suspected[slot] = now
             self._router.suspect(slot, reason)
-
-    def _hung(self, streams: list[Exchange], reason: str) -> None:
-        for exchange in streams:
-            exchange.on_failure(f"hung: {reason}", clean=False)

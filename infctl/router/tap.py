@@ -61,26 +61,33 @@ class Tap:
         endpoint that is to go on sends what is no event."""
         if self.pieces is not None:
             self.pieces.append(data)
-        if self._clean:
-            if not self._seen:
-                self._look(data)
-            if data.endswith(_WHOLE) and self._seen and not _ends(data):
-                if not self._ids and self.joint is None:
-                    return data
-                stripped = _without_ids(data) if self._plain else None
-                if stripped is not None:
-                    return stripped
+        if self._clean and data.endswith(_WHOLE) and _aligned(data) and not _ends(data):
+            if self.joint is None and not (self._ids and self._tells(data)):
+                return data
+            stripped = _without_ids(data) if self._plain else None
+            if stripped is not None:
+                return stripped
         return self._follow(data)
 
-    def _look(self, data: bytes) -> None:
-        """Whether this engine gives token ids: its first event tells, and has the prompt's too."""
-        end = data.find(b"\n\n")
-        if end >= 0:
+    def _tells(self, data: bytes) -> bool:
+        """Whether this engine gives token ids, or may: its first event tells, and has the
+        prompt's too, if it lies in one chunk."""
+        if self._seen:
+            return True
+        first = data[: data.find(b"\n\n")]
+        if first.count(b"\r") == 1:
+            self._look(first)
+        return self._ids
+
+    def _look(self, first: bytes) -> None:
+        if b"data:" in first:  # a comment tells nothing
             self._seen = True
-            self._ids = self._ids and b'token_ids":[' in data[:end]
+            self._ids = b'token_ids":[' in first
 
     def _follow(self, data: bytes) -> bytes:
-        chunks, events = self._chunks, self._events
+        chunks, events, over = self._chunks, self._events, self._chunks.done
+        if over:
+            return b""
         whole, data = _whole_chunks(data) if self._clean else (b"", data)
         if data:
             whole += events.feed(chunks.feed(data))
@@ -99,8 +106,8 @@ class Tap:
             return whole
         if self._plain:
             return _strip_ids(whole)
-        self._look(whole)
-        self._plain = True
+        self._look(whole[: whole.find(b"\n\n")])
+        self._plain = self._seen
         return _ALL_IDS.sub(b"", whole)
 
     def _end(self, whole: bytes) -> bytes:
@@ -114,6 +121,14 @@ class Tap:
         if start >= 0:
             self.failure = given_up(whole[start + 6 : whole.find(b"\n", start)])
         return whole[:start] if self.failure else whole
+
+
+def _aligned(data: bytes) -> bool:
+    """Whether no chunk in the tail ends within an event, where its framing may hide a mark. A
+    chunk has two line ends of its own, JSON has none; the first one's size may lie before."""
+    tail = data[-_TAIL:]
+    extra = tail.count(b"\r") - 2 * tail.count(_EVENT_END)
+    return extra <= (2 if data.endswith(LAST_CHUNK) else 0)
 
 
 def _ends(data: bytes) -> bool:
@@ -166,6 +181,7 @@ def given_up(event: bytes) -> str:
     if isinstance(error, dict):
         code = str(error.get("code") or "")
         return f"the engine reports: {error.get('message')}"[:500] if code.startswith("5") else ""
-    choices = found.get("choices") or [{}]
-    aborted = any(isinstance(c, dict) and c.get("finish_reason") == "abort" for c in choices)
+    choices = found.get("choices")
+    listed = choices if isinstance(choices, list) else ()
+    aborted = any(isinstance(c, dict) and c.get("finish_reason") == "abort" for c in listed)
     return "the engine aborted the request" if aborted else ""

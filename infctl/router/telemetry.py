@@ -15,10 +15,12 @@ import msgspec
 from infctl.slo import percentile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from infctl.core.commands import Shed
     from infctl.core.director import Director
+    from infctl.core.fleet import Endpoint
+    from infctl.core.life import Life
     from infctl.router.proxy import Exchange
 
 _WINDOW = 512
@@ -58,6 +60,9 @@ class EndpointStats:
         self.statuses: Counter[int] = Counter()
         self.failed_legs = 0
         self.cut_streams = 0
+        self.ejections: Counter[str] = Counter()
+        self.canary_failures = 0
+        self.restarts_asked = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.output_tokens = 0
@@ -205,6 +210,8 @@ class Telemetry:
         self.retries = 0
         self.continued = 0
         self.not_kept = 0
+        self.hedges = 0
+        self.hedges_won = 0
         self.kept_bytes = 0
         self.missing_series: dict[str, tuple[str, ...]] = {}
         self._log: Log | None = None
@@ -243,9 +250,10 @@ class Telemetry:
         self.endpoints.pop(endpoint_id, None)
         self.missing_series.pop(endpoint_id, None)
 
-    def leg_failed(self, exchange: Exchange, reason: str, then: str) -> None:
-        """An endpoint failed a request; `then` it continues, retries, or is cut."""
-        endpoint = exchange.endpoint
+    def leg_failed(
+        self, exchange: Exchange, endpoint: Endpoint | None, reason: str, then: str
+    ) -> None:
+        """An endpoint failed a request; `then` it continues, retries, is hedged, or is cut."""
         if endpoint is not None:
             stats = self.stats(endpoint.id)
             stats.failed_legs += 1
@@ -327,14 +335,14 @@ class Telemetry:
             stats.tokens_per_s = stats.tokens_per_s * _RATE_KEEP + rate * (1 - _RATE_KEEP)
         self.flush()
 
-    def exposition(self, director: Director, now: float) -> bytes:
+    def exposition(self, director: Director, lives: Mapping[int, Life], now: float) -> bytes:
         """The Prometheus text of everything counted, at most a second old: it takes milliseconds
         to make, so a flood of scrapes must not make one each."""
         from infctl.router.exposition import render
 
         made_at, text = self._page
         if not text or now - made_at > _PAGE_S:
-            text = render(self, director)
+            text = render(self, director, lives)
             self._page = (now, text)
         return text
 

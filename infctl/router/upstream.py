@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
 _HEAD_MAX = 65536
 _IDLE_MAX = 256
 _PROBE_BODY_MAX = 8 << 20
+
+
+_OWN_FAULTS = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL)
+)
+
+
+def own_fault(error: OSError) -> bool:
+    """Whether a connection failed for want of something here: descriptors, memory, ports."""
+    return error.errno in _OWN_FAULTS
 
 
 class Receiver(Protocol):
@@ -111,9 +122,8 @@ class Link(asyncio.Protocol):
         head = self._head
         if head is not None and head.chunked and self._left is None:
             if data:
-                head.feed(data)
-                receiver.on_data(data)
-            if head.done:
+                receiver.on_data(head.follow(data))
+            if head.done and self.receiver is receiver:
                 self._complete()
             return
         if self._left is not None:
@@ -122,7 +132,7 @@ class Link(asyncio.Protocol):
             self._left -= len(data)
         if data:
             receiver.on_data(data)
-        if self._left == 0:
+        if self._left == 0 and self.receiver is receiver:
             self._complete()
 
     def _complete(self) -> None:
@@ -222,23 +232,44 @@ class Pool:
 
     async def get(self, path: str, timeout_s: float) -> tuple[int, bytes]:
         """A probe: status and body of GET `path`. Raises OSError on any failure."""
-        return await self.call(b"GET", path, b"", timeout_s)
+        return await self._ask(b"GET", path, [], b"", timeout_s)
 
-    async def call(
-        self, method: bytes, path: str, body: bytes, timeout_s: float
+    async def post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        """Status and body of POST `path` with a JSON body. Raises OSError on any failure."""
+        headers = [(b"content-type", JSON)]
+        return await self._ask(b"POST", path, headers, body, timeout_s)
+
+    async def _ask(
+        self,
+        method: bytes,
+        path: str,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes,
+        timeout_s: float,
     ) -> tuple[int, bytes]:
-        """A request of the router's own: status and body. Raises OSError on any failure."""
+        head = request_head(method, path.encode(), self.netloc, headers, b"probe", len(body))
         async with asyncio.timeout(timeout_s):
-            link = self.take() or await self.connect(timeout_s)
-            probe = _Probe()
-            kind = [(b"content-type", JSON)] if body else []
-            head = request_head(method, path.encode(), self.netloc, kind, b"probe", len(body))
-            link.send(probe, head, body)
-            try:
-                return await probe.result
-            finally:
-                if not probe.result.done() or probe.failed:
-                    link.abort()
+            link = self.take()
+            if link is not None:
+                try:
+                    return await _exchange(link, head, body)
+                except _Unanswered:
+                    pass  # an idle connection may close just as it is used: that says nothing
+            return await _exchange(await self.connect(timeout_s), head, body)
+
+
+class _Unanswered(ConnectionError):
+    """The connection closed before one byte of an answer."""
+
+
+async def _exchange(link: Link, head: bytes, body: bytes) -> tuple[int, bytes]:
+    probe = _Probe()
+    link.send(probe, head, body)
+    try:
+        return await probe.result
+    finally:
+        if link.receiver is probe:  # it timed out, or is answered too much
+            link.abort()
 
 
 class _Probe:
@@ -265,11 +296,12 @@ class _Probe:
         if self._head is None or self.result.done():
             return
         body = b"".join(self._parts)
-        if self._head.chunked:
+        if self._head.chunked and body:
             body = dechunk(body)
         self.result.set_result((self._head.status, body))
 
     def on_failure(self, reason: str, clean: bool) -> None:
         self.failed = True
         if not self.result.done():
-            self.result.set_exception(ConnectionError(reason))
+            kind = _Unanswered if clean else ConnectionError
+            self.result.set_exception(kind(reason))

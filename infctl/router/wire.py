@@ -29,6 +29,8 @@ _HOP_BY_HOP = frozenset(
     )
 )
 _REQUEST_DROPPED = _HOP_BY_HOP | {b"host", b"x-request-id"}
+_PLAIN = (b"keep-alive", b"close")
+"""What Connection says without naming other headers."""
 _ROUTER_OWNED_PREFIX = b"x-data-parallel-"
 
 JSON = b"application/json"
@@ -74,10 +76,11 @@ class Head:
     # What follows a chunked body's end is another message: it must not leak into this one. Nor
     # must trailers, which come as headers do: no check of the head has seen them.
 
+    def on_message_begin(self) -> None:
+        self.pipelined = self.complete
+
     def on_url(self, url: bytes) -> None:
-        if self.complete:
-            self.pipelined = True
-        else:
+        if not self.complete:
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -121,6 +124,12 @@ class Head:
         """Nothing more is to be fed: let go of the parser, which refers back to this object."""
         self._parser = None
 
+    def close_if_told(self) -> None:
+        """`Connection: close` wins over `keep-alive`, which the parser prefers in HTTP/1.0."""
+        said = b",".join(value for name, value in self.headers if name == b"connection")
+        if b"close" in said.lower():
+            self._persistent = False
+
     @property
     def keep_alive(self) -> bool:
         """Whether the connection can take another request."""
@@ -131,26 +140,28 @@ class Head:
         return self.fields.get(name)
 
 
-def parse_head(data: bytes | memoryview) -> Head:
+def parse_head(data: bytes) -> Head:
     """Parse a whole request head. Raises BadRequest."""
     head = Head()
     head.feed(data)
     if head.version != "1.1":
-        _check_old(head, data)
+        _check_old(head)
     elif head.hosts != 1:
         raise BadRequest(400, "a request needs exactly one Host header")
+    # The parser takes empty lines ahead, many spaces for one, and other protocols' names.
+    if not data.startswith(b"%s %s HTTP/1." % (head.method, head.url)):
+        raise BadRequest(400, "malformed HTTP request: a request line that is none")
     if len(data) > _HEADERS_MAX * 5:  # less cannot hold too many
         _check_bounds(head)
     return head
 
 
-def _check_old(head: Head, data: bytes | memoryview) -> None:
-    """HTTP/1.0, and not RTSP or ICE, which the parser takes too, both at 1.0."""
-    line = bytes(data).partition(b"\r\n")[0]
-    if head.version != "1.0" or not line.endswith(b"HTTP/1.0"):
+def _check_old(head: Head) -> None:
+    if head.version != "1.0":
         raise BadRequest(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
     if head.hosts > 1:
         raise BadRequest(400, "a request has one Host header at most")
+    head.close_if_told()
 
 
 def _check_bounds(head: Head) -> None:
@@ -179,7 +190,7 @@ def request_head(
     parts = [method, b" ", target, b" HTTP/1.1\r\nhost: ", host, b"\r\n"]
     for name, value in headers:
         if name in _REQUEST_DROPPED or name.startswith(_ROUTER_OWNED_PREFIX):
-            if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+            if name == b"connection" and value.lower() not in _PLAIN:
                 ours = _end_to_end(headers)
                 return request_head(method, target, host, ours, request_id, length)
             continue
@@ -203,8 +214,8 @@ class ResponseHead:
     """
 
     __slots__ = (
-        "_parser", "chunked", "done", "headers", "is_stream", "keep_alive", "length", "overrun",
-        "status",
+        "_parser", "chunked", "done", "fault", "headers", "is_stream", "keep_alive", "length",
+        "names", "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -215,11 +226,13 @@ class ResponseHead:
         self.status = 0
         self.keep_alive = True
         self.done = False
-        self.overrun = False
+        self.fault = ""
+        self.names = False
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def on_message_begin(self) -> None:
-        self.overrun = self.done
+        if self.done:
+            self.fault = "bytes after the end of a response"
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.done:
@@ -229,7 +242,11 @@ class ResponseHead:
         if name == b"content-length":
             self.length = int(value)
         elif name == b"transfer-encoding":
+            if self.chunked or value.lower() != b"chunked":
+                self.fault = "a transfer coding other than chunked"
             self.chunked = True
+        elif name == b"connection":
+            self.names = self.names or value.lower() not in _PLAIN
         elif name == b"content-type":
             self.is_stream = value.startswith(b"text/event-stream")
 
@@ -249,8 +266,35 @@ class ResponseHead:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise ValueError(f"malformed HTTP response: {error}") from None
-        if self.overrun:
-            raise ValueError("bytes after the end of a response")
+        if self.fault:
+            raise ValueError(self.fault)
+
+    def follow(self, data: bytes) -> bytes:
+        """Follow a chunked body; what of `data` belongs to it: the parser takes empty lines behind
+        a message for nothing, clients may not. Raises ValueError on anything malformed."""
+        if data[0] in b"\r\n" and not data.strip(b"\r\n"):
+            return self._follow_slowly(data)
+        self.feed(data)
+        if self.done and (data[-5:-4] == b"\n" or not data.endswith(HEAD_END)):
+            stripped = data.rstrip(b"\r\n")
+            return data[: len(stripped) + 4]
+        return data
+
+    def _follow_slowly(self, data: bytes) -> bytes:
+        for at in range(len(data)):
+            self.feed(data[at : at + 1])
+            if self.done:
+                return data[: at + 1]
+        return data
+
+    def may_end(self) -> bool:
+        """Whether so far the chunked body stands between two chunks. Asks the parser, which is of
+        no use from then on."""
+        try:
+            self.feed(b"0\r\n\r\n")
+        except ValueError:
+            return False
+        return self.done
 
     def parsed(self) -> None:
         """Nothing more is to be fed: let go of the parser, which refers back to this object."""
@@ -263,7 +307,7 @@ def response_head(
     """The head sent to the client: the endpoint's end-to-end headers, our framing and identity."""
     status = response.status
     parts = [b"HTTP/1.1 %d %s\r\n" % (status, _reason(status))]
-    for name, value in response.headers:
+    for name, value in _end_to_end(response.headers) if response.names else response.headers:
         if name in _HOP_BY_HOP or name == b"x-request-id":
             continue
         parts += (name, b": ", value, b"\r\n")

@@ -24,4 +24,4 @@ class PrefixAffinity(msgspec.Struct, frozen=True):
         share = (cached / max(request.prompt_tokens, 1.0)).clip(0.0, 1.0)
         busy = fleet.inflight[fleet.ready]
         least = busy.min() if len(busy) else 0.0
-        return share - self.balance * (fleet.inflight - least)
+        return share - self.balance * (fleet.inflight - least).clip(0.0)

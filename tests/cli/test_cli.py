@@ -30,6 +30,7 @@ def cpu_s(command: Sequence[str]) -> float:
     return min(once() for _ in range(4))
 
 
+@pytest.mark.process
 def test_help_costs_little_more_than_an_empty_program() -> None:
     empty = cpu_s([sys.executable, "-c", EMPTY, "--help"])
     ours = cpu_s([sys.executable, "-m", "infctl", "--help"])
@@ -150,12 +151,14 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.process
 def test_closed_standard_streams_are_nowhere() -> None:
     command = f"exec {sys.executable} -m infctl profile list >&- <&-"
     done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=30)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.process
 def test_completion_knows_verbs_and_options(tmp_path: Path) -> None:
     def complete(line: str) -> list[str]:
         env = {

@@ -64,6 +64,7 @@ def test_describe_refusals(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_new_packages_pass_their_own_tests(tmp_path: Path) -> None:
     for seam in SEAMS:
         assert cli.run(["plugin", "new", seam, f"my-{seam}", str(tmp_path / seam)]) == 0

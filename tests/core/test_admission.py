@@ -414,7 +414,7 @@ class Machine(RuleBasedStateMachine):
         assert len(self.made.flow) <= 4
         waiting = self.open - self.at.keys()
         assert len(self.made.flow) == len(waiting)
-        assert self.made.flights.keys() == self.at.keys()
+        assert {f.request.id for f in self.made.flights} == self.at.keys()
 
     @invariant()
     def nothing_waits_where_there_is_room(self) -> None:
@@ -426,7 +426,7 @@ class Machine(RuleBasedStateMachine):
         fleet = self.made.fleet
         unstarted = fleet.sent - fleet.started
         assert float(unstarted.min(initial=0.0)) >= 0.0
-        current = [f for f in self.made.flights.values() if self.made._current(f)]
+        current = [f for f in self.made.flights if self.made.flights.current(f)]
         assert float(unstarted.sum()) == sum(not f.first_byte_ms for f in current)
 
     def teardown(self) -> None:

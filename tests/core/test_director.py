@@ -72,6 +72,15 @@ def test_a_request_runs_its_course() -> None:
     assert fleet.step_ms_per_request[0] * 1 + fleet.step_ms[0] == 100.0
 
 
+def test_an_endpoint_that_starts_again_has_nothing_cached() -> None:
+    made = director(2)
+    arrive(made, request("a", prompt=7))
+    assert len(made.index) > 0
+    for number in range(2):
+        made.handle(ev.EndpointChanged(f"u{number}", State.STARTING), 1.0)
+    assert len(made.index) == 0
+
+
 def test_a_burst_spreads_before_any_metric_moves() -> None:
     made = director(8)
     slots = Counter(arrive(made, request(f"r{n}", prompt=n)).slot for n in range(200))
@@ -354,7 +363,7 @@ class Machine(RuleBasedStateMachine):
         fleet = self.made.fleet
         for name in ("inflight", "pending", "pending_tokens"):
             assert float(getattr(fleet, name).min(initial=0.0)) >= -1e-6
-        current = [f for f in self.made.flights.values() if self.made._current(f)]
+        current = [f for f in self.made.flights if self.made.flights.current(f)]
         assert float(fleet.inflight.sum()) == len(current)
 
 

@@ -120,6 +120,13 @@ def test_names_twice(tmp_path: Path) -> None:
     assert problems(ref) == [f"{ref}:5: pools.p: is a name twice (first at {ref}:4)"]
 
 
+def test_a_priority_class_is_named_once(tmp_path: Path) -> None:
+    flow = "routing: {flow: {priorities: [chat, chat]}}\n"
+    assert problems(write(tmp_path, MINIMAL + flow)) == [
+        f"{tmp_path}/x.yaml:4: routing.flow: priorities names a class twice"
+    ]
+
+
 def test_unknown_timing(tmp_path: Path) -> None:
     ref = write(tmp_path, MINIMAL.replace("name: m", "name: m, timing: qwen3-8b-bf16-1xh10"))
     (problem,) = problems(ref)

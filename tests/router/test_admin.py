@@ -84,7 +84,7 @@ async def test_eject_moves_work_elsewhere_and_stays_out(
         work = asyncio.ensure_future(running.post("/v1/completions", {"model": "m", "prompt": "x"}))
         await asyncio.sleep(0.02)
         _, row = await ask(running, tmp_path, "POST", "/v1/endpoints/u0/eject")
-        assert (row["state"], row["inflight"]) == ("draining", 0)
+        assert (row["state"], row["inflight"]) == ("ejected", 0)
         status, headers, _ = await work
         assert (status, headers["x-infctl-endpoint"]) == (200, "u1")
 

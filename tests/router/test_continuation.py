@@ -56,6 +56,7 @@ def engine(
     ids: bool = True,
     how: Callable[[asyncio.StreamWriter], None] = lambda w: w.transport.abort(),
     bunch: int = 1,
+    limit: int = 0,
 ) -> Any:
     """An engine that says TEXT, a character a token, and may fail after so many of them; given
     a prompt that ends in a part of TEXT, it says the rest."""
@@ -65,6 +66,9 @@ def engine(
         if seen.target == "/detokenize":
             writer.write(whole(json.dumps({"prompt": "".join(map(chr, asked["tokens"]))}).encode()))
             return
+        if seen.target == "/tokenize":
+            writer.write(whole(json.dumps({"count": len(asked["prompt"])}).encode()))
+            return
         if chat:
             known = asked["messages"][-1]["content"] if asked.get("continue_final_message") else ""
             prompt_tokens = 4 + len(known)
@@ -73,7 +77,7 @@ def engine(
             prompt = "".join(map(chr, prompt)) if isinstance(prompt, list) else prompt
             known, prompt_tokens = prompt.removeprefix("once"), len(prompt)
         assert TEXT.startswith(known)
-        rest = TEXT[len(known) :][: asked["max_tokens"]]
+        rest = TEXT[len(known) :][: limit or asked["max_tokens"]]
         tell = ids and asked.get("return_token_ids")
         writer.write(SSE_HEAD)
         if chat:
@@ -189,6 +193,33 @@ async def test_it_goes_on_more_than_once(start_engine: Any, start_router: Any) -
         assert float(running.router.director.fleet.inflight.sum()) == 0.0
     assert text == TEXT
     assert [b["max_tokens"] for b in bodies(engines, "/v1/completions")] == [12, 8, 4]
+
+
+@pytest.mark.parametrize("bunch", [1, 3])
+async def test_tokens_that_share_an_event_are_counted(
+    start_engine: Any, start_router: Any, bunch: int
+) -> None:
+    """An engine that tells no ids may put several tokens into an event: `max_tokens` holds."""
+    engines = [await start_engine(engine(6, chat=True, ids=False, bunch=bunch))]
+    engines.append(await start_engine(engine(chat=True, ids=False)))
+    async with start_router(engines, {"picker": "round-robin"}, kind="sglang") as running:
+        text, _ = said(await through(running, CHAT, "/v1/chat/completions"))
+    assert text == TEXT
+    assert bodies(engines, "/v1/chat/completions")[1]["max_tokens"] == 6
+
+
+async def test_a_count_that_leaves_nothing_ends_the_answer(
+    start_engine: Any, start_router: Any
+) -> None:
+    """All tokens are out, but only the count says so."""
+    limited = CHAT | {"max_tokens": 6}
+    engines = [await start_engine(engine(6, chat=True, ids=False, bunch=6, limit=99))]
+    engines.append(await start_engine(engine(chat=True)))
+    async with start_router(engines, {"picker": "round-robin"}, kind="sglang") as running:
+        text, events = said(await through(running, limited, "/v1/chat/completions"))
+    assert text == TEXT[:6]
+    assert events[-1]["choices"][0]["finish_reason"] == "length"
+    assert not bodies(engines[1:], "/v1/chat/completions")
 
 
 async def test_what_lacks_only_its_ending_needs_no_engine(

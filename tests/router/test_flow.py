@@ -83,7 +83,7 @@ async def test_overload_waits_at_the_router_and_everything_is_answered(
         answers = await asyncio.gather(*asks)
         running.router.telemetry.flush()
         lines = [json.loads(line) for line in running.log.getvalue().splitlines()]
-        metrics = running.router.telemetry.exposition(running.router.director, 1e9).decode()
+        metrics = running.router.telemetry.exposition(running.router.director, {}, 1e9).decode()
     assert [status for status, _, _ in answers] == [200] * 6
     assert all(body.endswith(b"data: [DONE]\n\n") for _, _, body in answers)
     waited = [line for line in lines if line.get("queue_ms")]
@@ -133,7 +133,7 @@ async def test_the_deadline_is_a_429_with_retry_after(
         assert (await late)[0] == 429
         gate.open.set()
         assert (await first)[0] == 200
-        metrics = running.router.telemetry.exposition(running.router.director, 1e9).decode()
+        metrics = running.router.telemetry.exposition(running.router.director, {}, 1e9).decode()
     assert gate.order == ["a"]
     assert 'infctl_shed_total{priority="interactive",reason="deadline"} 2.0' in metrics
     assert 'infctl_shed_total{priority="batch",reason="full"} 0.0' in metrics

@@ -373,7 +373,7 @@ async def test_a_key_is_in_no_log_line_decision_answer_or_error(
         answers.append(await running.post("/v1/completions", BODY, X_Api_Key=SECRET))
         running.router.telemetry.flush()
         decisions = [repr(decision) for decision in running.router.director.ledger]
-        page = running.router.telemetry.exposition(running.router.director, 1e9)
+        page = running.router.metrics()
     log = running.log.getvalue()
     statuses = {a[0] if isinstance(a, tuple) else int(a[9:12]) for a in answers}
     assert statuses >= {200, 400, 401, 403, 429}
