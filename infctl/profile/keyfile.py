@@ -169,4 +169,13 @@ def text(keys: Sequence[Key], as_json: bool = False) -> str:
     document = {"apiVersion": "infctl/v1", "kind": "Keys", "keys": rows}
     if as_json:
         return f"{json.dumps(document, indent=2)}\n"
-    return str(yaml.safe_dump(document, sort_keys=False))
+    return yaml.dump(document, Dumper=_Quoting, sort_keys=False)
+
+
+class _Quoting(yaml.SafeDumper):
+    """Quotes every string: YAML's dialects do not agree on which words are numbers."""
+
+
+_Quoting.add_representer(
+    str, lambda dumper, data: dumper.represent_scalar("tag:yaml.org,2002:str", data, style='"')
+)

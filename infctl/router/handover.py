@@ -99,14 +99,21 @@ class Taken:
         self._line = line
 
     def confirm(self) -> None:
-        """Have the other one accept nothing more. Raises TargetError if it does not answer: it
-        is gone, or stopped, and what it has accepted is its own."""
-        with self._line, suppress(OSError):
-            self._line.sendall(b"take")
-            self.confirmed = self._line.recv(16) == b"done"
-        if self.confirmed:
-            return
-        raise TargetError("the router that ran before does not say that it has stopped accepting")
+        """Have the other one accept nothing more; if it is gone meanwhile, it does not. Raises
+        TargetError where it is there and does not answer: stopped, it would accept when it goes
+        on, and never answer those."""
+        with self._line:
+            try:
+                self._line.sendall(b"take")
+                self._line.recv(16)
+            except TimeoutError:
+                raise TargetError(
+                    "the router that ran before does not say that it has stopped accepting",
+                    hint="If it hangs, kill it; this one can be started again.",
+                ) from None
+            except OSError:
+                pass
+        self.confirmed = True
 
 
 def take(admin: str) -> Taken | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infctl.errors import MachineError, UsageError
+from infctl.errors import MachineError, TargetError, UsageError
 from infctl.router import handover
 from infctl.router.listening import Sockets
 
@@ -168,6 +168,21 @@ async def test_one_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(MachineError, match="does not hand over"):
         handover.take(str(tmp_path / "a"))
     mute.close()
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_one_that_is_gone_or_hangs_at_the_last_moment(tmp_path: Path, gone: bool) -> None:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(0.2)
+    found = handover.Taken(ours, {})
+    if gone:
+        theirs.close()
+        found.confirm()
+    else:
+        with pytest.raises(TargetError, match="does not say"):
+            found.confirm()
+        theirs.close()
+    assert found.confirmed == gone
 
 
 async def test_too_many_at_once_are_turned_away(tmp_path: Path) -> None:
