@@ -326,9 +326,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _readable(self) -> bool:
         """Whether bytes are here that have not been read yet: a request that came just in time."""
-        poll, sock = select.poll(), self.transport.get_extra_info("socket")
-        if sock is not None:
-            poll.register(sock, select.POLLIN)
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket"), select.POLLIN)
         return bool(poll.poll(0))
 
 

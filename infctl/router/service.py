@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import os
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +17,7 @@ from infctl import compose
 from infctl.errors import TargetError, UsageError
 from infctl.router import handover, tokenising, tracing, workers
 from infctl.router.admin import Admin
+from infctl.router.allocator import tune_allocator
 from infctl.router.colleagues import Colleagues
 from infctl.router.discovery import Discovery, from_urls
 from infctl.router.driver import Router
@@ -45,8 +44,6 @@ _LOOK_HELD_S = 0.005
 _PARTING_S = 1.0
 _PARTING_TAKEN_S = 10.0
 _TAKE_OVER_S = 60.0
-_M_MMAP_THRESHOLD = -3
-_M_TRIM_THRESHOLD = -1
 
 
 class Listener(Protocol):
@@ -93,22 +90,13 @@ def run(load: Callable[[], Loaded], options: Options) -> None:
     if options.workers > 1 and options.worker is None:
         workers.run(load, options)
         return
-    _tune_allocator()
+    tune_allocator()
     service = Service(load, options)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         # Runner would take SIGINT from the loop and raise KeyboardInterrupt after a clean drain,
         # unless it finds a handler other than Python's own.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         runner.run(service.run())
-
-
-def _tune_allocator() -> None:
-    """Keep large bodies on the heap: glibc would map and unmap each one, which costs more than
-    handling it. Elsewhere than on glibc this does nothing."""
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, 64 << 20)
-        libc.mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
 
 class Service:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,8 @@ from infctl.router.server import Connection, Server
 from infctl.router.upstream import Link
 
 _STEPS_MAX = 20_000
+
+_QUIET, _KEPT_OPEN = os.pipe()
 
 
 class Broken(AssertionError):
@@ -123,8 +126,9 @@ class Wire:
         self.reading = True
         self.stuck = 0
 
-    def get_extra_info(self, name: str) -> None:
-        """No socket is behind it."""
+    def get_extra_info(self, name: str) -> int:
+        """A descriptor that never has anything to read."""
+        return _QUIET
 
     def write(self, data: bytes) -> None:
         if self.ended:
