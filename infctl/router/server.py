@@ -12,7 +12,13 @@ import select
 from typing import TYPE_CHECKING
 
 from infctl.router.wire import (
-    HEAD_END, BadRequest, Head, answer, check_coding, error_body, parse_head,
+    HEAD_END,
+    BadRequest,
+    Head,
+    answer,
+    check_coding,
+    error_body,
+    parse_head,
 )  # fmt: skip
 
 if TYPE_CHECKING:
