@@ -133,13 +133,10 @@ class Leg:
         if response.status in _RETRYABLE or (exchange.started and not stream):
             self._fail(f"answered {response.status}")
             return
-        if exchange.rival is not None:
-            exchange.settle(self)
         self.response = response
         if exchange.asked.path and stream:
             self.tap = exchange.tap(self.endpoint.engine)
         if not exchange.started:
-            exchange.status = response.status
             self._hold_head(exchange, response)
 
     def _hold_head(self, exchange: Exchange, response: ResponseHead) -> None:
@@ -154,7 +151,6 @@ class Leg:
             framing = b"transfer-encoding: chunked\r\n"
         else:
             framing, close = b"", True
-            exchange.head.pipelined = True
         name = self.endpoint.id.encode()
         self._held = response_head(response, exchange.request_id, name, framing, close)
 
@@ -163,15 +159,15 @@ class Leg:
         router = exchange.router
         before = self.heard
         self.heard = now = router.stalls.heard[self.slot] = router.now()
-        if self._legacy is not None:
-            if not self._legacy.add(data):
-                self._fail("the answer is too large to buffer for HTTP/1.0", blame=False)
-            return
         if self.begun:
             if now - before > self.gap_s:
                 self.gap_s = now - before
         elif data:
             self._begin()
+        if self._legacy is not None:
+            if not self._legacy.add(data):
+                self._fail("the answer is too large to buffer for HTTP/1.0", blame=False)
+            return
         size = len(data)
         exchange.events += data.count(b"data: ")
         self.tail = data if size >= _TAIL else (self.tail + data)[-_TAIL:]
@@ -181,12 +177,23 @@ class Leg:
             self._pass(data)
 
     def _begin(self) -> None:
-        """The first bytes of the answer's body."""
+        """The first bytes of the answer's body: not before, for engines send a head at once."""
+        self._win()
         self.begun = True
         exchange = self.exchange
         exchange.first_byte = exchange.first_byte or self.heard
         if self.response is not None and self.response.is_stream:
             exchange.router.handle(ev.FirstByte(exchange.request.id))
+
+    def _win(self) -> None:
+        """It is this leg that answers the client."""
+        exchange, response = self.exchange, self.response
+        if exchange.rival is not None:
+            exchange.settle(self)
+        if response is not None and not exchange.started:
+            exchange.status = response.status
+            if response.length is None and not response.chunked and self._legacy is None:
+                exchange.head.pipelined = True  # its end is the connection's
 
     def _pass(self, data: bytes) -> None:
         if self._held:
@@ -211,6 +218,8 @@ class Leg:
 
     def on_end(self) -> None:
         exchange = self.exchange
+        if not self.begun:
+            self._win()
         self.link, self.over = None, True
         if exchange.trace is not None:
             exchange.trace.left(self, self.heard)

@@ -123,8 +123,7 @@ class Exchange:
 
     def _slow(self, leg: Leg) -> None:
         """Its first byte is long overdue: perhaps another endpoint is faster."""
-        answers = leg.over or leg.response is not None  # from its head on it has won
-        if leg is self.leg and not (answers or self.done or self.rival):
+        if leg is self.leg and not (leg.over or leg.begun or self.done or self.rival):
             self.router.handle(ev.FirstByteOverdue(self.request.id))
 
     def hedge(self, command: Hedge) -> None:
@@ -208,7 +207,8 @@ class Exchange:
         """What follows a stream of this kind of engine, keeping what going on will need."""
         if self._resume is not None:
             return Tap(joint=self._resume.joint())
-        self._forget()  # what was kept of a leg that said nothing
+        if self.rival is None:
+            self._forget()  # what was kept of a leg that said nothing
         can = self.router.capabilities(engine)
         tap = Tap(ids=self.asked.adds_ids(can), usage=self.asked.adds_usage(can))
         if not self.keep(len(self.body)):

@@ -316,19 +316,23 @@ def test_between_chunks_it_is(play: Play) -> None:
     assert b"stream broken off" in found.body
 
 
-def test_an_endpoint_that_has_sent_its_head_is_not_hedged(play: Play) -> None:
-    """Its rival's answer was written behind the beginning of its own."""
+def test_of_two_that_work_on_a_request_the_first_to_say_something_answers(play: Play) -> None:
+    """Engines send their head at once; the rival's answer was written behind the other's."""
     play.ask()
     exchange: Any = play.connection.exchange
-    exchange._slow(exchange.leg)
-    play.world.settle()
-    assert exchange.rival is not None
-    exchange.rival.on_failure("reset", clean=False)
     play.say(STREAM)
     exchange._slow(exchange.leg)
     play.world.settle()
+    assert exchange.rival is not None
+    play.say(EVENT)
     assert exchange.rival is None
-    play.say(EVENT + LAST_CHUNK)
+    exchange._slow(exchange.leg)
+    assert exchange.rival is None
+    play.say(LAST_CHUNK)
+    found = response(bytes(play.wire.out), 0, closed=False)
+    assert found is not None
+    assert found.complete
+    assert found.end == len(play.wire.out)
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na"])
