@@ -262,7 +262,9 @@ class Service:
     async def _listen_admin(self, router: Router, name: str, colleagues: Colleagues | None) -> None:
         sock = self._sockets.unix(name, Path(self._options.admin))
         server = self._server(self._admin(router, colleagues))
-        listener = await asyncio.get_running_loop().create_unix_server(server, sock=sock)
+        # From Python 3.13 on a server that closes removes its socket, here perhaps a successor's.
+        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        listener = await asyncio.get_running_loop().create_unix_server(server, sock=sock, **keep)
         self._listeners.append(listener)
 
     def _admin(self, router: Router, colleagues: Colleagues | None) -> Admin:

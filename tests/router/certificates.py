@@ -22,6 +22,13 @@ class Pair:
     key_file: str
 
 
+_SIGNS = x509.KeyUsage(
+    digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
+    key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+    decipher_only=False,
+)  # fmt: skip
+
+
 class Authority:
     """Signs certificates for 127.0.0.1; its files go to `folder`."""
 
@@ -31,6 +38,7 @@ class Authority:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = x509.BasicConstraints(ca=True, path_length=None)
         made = self._builder(self._name, self._key).add_extension(usage, critical=True)
+        made = made.add_extension(_SIGNS, critical=True)  # Python 3.13 insists
         self.ca_file = str(folder / f"{name}.pem")
         certificate = made.sign(self._key, hashes.SHA256())
         Path(self.ca_file).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
