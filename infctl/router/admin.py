@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,8 @@ class Admin:
             connection.exchange = Underway()
             self._router.spawn(self._reloaded(connection, head))
         elif (head.method, target) == (b"POST", "/v1/explain"):
-            self._send(connection, head, *self._explain(head, body))
+            connection.exchange = Underway()
+            self._router.spawn(self._explained(connection, head, body))
         elif self._colleagues is not None:
             connection.exchange = Underway()
             work = self._together(connection, head, target, self._colleagues)
@@ -99,6 +101,14 @@ class Admin:
             case _:
                 status, found = self._answer(method, target)
         self._send(connection, head, status, found)
+
+    async def _explained(self, connection: Connection, head: Head, body: bytes | bytearray) -> None:
+        try:
+            status, data = await self._explain(head, body)
+        except Exception as error:  # a policy may raise what it likes; somebody waits for an answer
+            self.on_bug(error)
+            status, data = 500, error_body(500, "the explanation failed")
+        self._send(connection, head, status, data)
 
     def _send(self, connection: Connection, head: Head, status: int, data: Any) -> None:
         payload = data if isinstance(data, bytes) else msgspec.json.encode(data)
@@ -138,13 +148,15 @@ class Admin:
         pipeline = self._router.director.pipeline
         return {"policy": pipeline.name, "units": {w.name: w.scorer.unit for w in pipeline.scorers}}
 
-    def _explain(self, head: Head, body: bytes | bytearray) -> tuple[int, Any]:
+    async def _explain(self, head: Head, body: bytes | bytearray) -> tuple[int, Any]:
         """Where a completion request with this body would go now."""
         router = self._router
         try:
             request, _, _ = router.intake.read(head, body, router.default_model)
         except BadRequest as error:
             return error.status, error_body(error.status, error.message)
+        if router.tokenising is not None:
+            await asyncio.to_thread(router.tokenising.whole, request, body)
         found, best = router.director.explain(request, router.now())
         return 200, self._policy() | {
             "model": request.model,

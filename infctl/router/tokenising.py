@@ -203,6 +203,20 @@ class Tokenising:
         self._threads.submit(self._work, job, True)
         return True
 
+    def whole(self, request: Request, body: bytes | bytearray) -> None:
+        """Tokenise a completion's prompt to its end, in the thread of the caller."""
+        tokenizer = self._tokenizers.get(request.model)
+        if tokenizer is None or not request.blocks or len(body) > _BODY_MAX:
+            return
+        job = Job(tokenizer, request, COMPLETIONS, body)
+        try:
+            job.begin()
+            while not job.complete:
+                job.turn()
+        except Exception:  # as in _work
+            return
+        self._use(job)
+
     def closed(self, exchange: Exchange) -> None:
         """A request is over: compare the engine's count of its prompt with ours."""
         request, usage = exchange.request, exchange.usage

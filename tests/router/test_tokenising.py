@@ -16,12 +16,14 @@ from infctl.profile.model import Profile
 from infctl.router import tokenising
 from infctl.router.tokenising import Tokenising
 from infctl.router.tokenizer import ModelTokenizer
+from infctl.router.wire import parse_head
 
 from .conftest import Seen, whole
 from .tokenizers_made import CORPUS, folder, llama3
 
 LONG = " ".join(CORPUS * 12)
 COMPLETION = {"model": "m", "prompt": LONG}
+HEAD = b"POST /v1/explain HTTP/1.1\r\nhost: r\r\n\r\n"
 
 
 class Slow:
@@ -293,3 +295,17 @@ async def test_nothing_is_made_where_no_model_names_a_tokenizer(tmp_path: Path) 
     assert made is not None
     assert set(made._tokenizers) == {"m", "a"}
     made.close()
+
+
+async def test_an_explanation_counts_as_decisions_do(start: Any, tokenizer: Any) -> None:
+    async with start(tokenizer) as running:
+        await running.post("/v1/completions", COMPLETION)
+        tokens, where = last(running).prompt_tokens, last(running).choice.slot
+        router = running.router
+        body = json.dumps(COMPLETION, indent=1).encode()
+        request, _, _ = router.intake.read(parse_head(HEAD), body, router.default_model)
+        await asyncio.to_thread(router.tokenising.whole, request, body)
+        rows, best = router.director.explain(request, router.now())
+    assert request.prompt_tokens == tokens
+    assert best == where
+    assert rows[0].cached_tokens > tokens * 0.6
