@@ -343,3 +343,4 @@ class Exchange:
         if ok is not None:
             self.router.handle(ev.RequestFinished(self.request.id, ok, self.usage))
         self.router.closed(self)
+        self.leg = None  # a leg refers back: cycles would wait for the collector
