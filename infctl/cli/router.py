@@ -42,6 +42,8 @@ class LogFormat(StrEnum):
     json = "json"
 
 
+Sets = Annotated[list[str] | None, typer.Option("--set", help="Override a profile key: a.b=value.")]
+State = Annotated[str | None, typer.Option(help="Route to the running units of this fleet.")]
 AdminTcp = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Serve the admin API here too; needs a token."),
@@ -71,16 +73,12 @@ def run(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any free one.")] = 8000,
     policy: Annotated[str | None, typer.Option(help="Replace the profile's policy.")] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a profile key: a.b=value.")
-    ] = None,
+    sets: Sets = None,
     admin: Annotated[str | None, typer.Option(help="Path of the admin API's Unix socket.")] = None,
     admin_tcp: AdminTcp = None,
     admin_token_file: AdminToken = None,
     log_format: Annotated[LogFormat, typer.Option(help="How to log.")] = LogFormat.text,
-    state: Annotated[
-        str | None, typer.Option(help="Route to the running units of this fleet.")
-    ] = None,
+    state: State = None,
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Processes that serve, at most one per core.")
     ] = 1,
@@ -122,8 +120,9 @@ def reload(
         str | None, typer.Option(help="Whose router; default: the only one that runs here.")
     ] = None,
 ) -> None:
-    """Have a running router read its profile, keys and certificates again, without dropping a
-    request. Exit code 3 if they are refused: then the old ones stay in force."""
+    """Have a running router read its profile, keys and certificates again.
+
+    No request is dropped. Exit code 3 if they are refused: then the old ones stay in force."""
     from infctl.cli import admin
 
     status, found = admin.request(admin.find(fleet), "POST", "/v1/profile", timeout_s=60.0)

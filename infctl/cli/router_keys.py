@@ -38,8 +38,10 @@ def add(
         str | None, typer.Option(metavar="TIME", help="When it ends: 2027-01-31T12:00:00Z.")
     ] = None,
 ) -> None:
-    """Make a key and print it, this once: FILE keeps its digest alone. FILE is made if there is
-    none, and is written whole, so comments in it are lost. A running router follows FILE."""
+    """Make a key and print it, this once: FILE keeps its digest alone.
+
+    FILE is made if there is none, and is written whole, so comments in it are lost. A running
+    router follows FILE."""
     import secrets
     import sys
 
@@ -114,7 +116,9 @@ def list_(
 def remove(
     file: File, name: Annotated[str, typer.Argument(metavar="NAME", help="The key's name.")]
 ) -> None:
-    """Take a key out of FILE. Requests that run under it go on; the next is refused."""
+    """Take a key out of FILE.
+
+    Requests that run under it go on; the next is refused."""
     from infctl.errors import InputError
 
     with _held(file):

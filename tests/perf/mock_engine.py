@@ -43,7 +43,7 @@ SSE = (
 MODELS = {"object": "list", "data": [{"id": "mock", "object": "model", "owned_by": "vllm"}]}
 INFO = {"model_path": "mock", "served_model_name": "mock", "is_generation": True, "dp_size": 1}
 METRICS = (
-    b'vllm:num_requests_running{engine="0",model_name="mock"} 1.0\n'
+    b'vllm:num_requests_running{engine="0",model_name="mock"} %d.0\n'
     b'vllm:num_requests_waiting{engine="0",model_name="mock"} 0.0\n'
     b'vllm:kv_cache_usage_perc{engine="0",model_name="mock"} 0.1\n'
 )
@@ -67,6 +67,8 @@ class Mode:
     chunks = 0
     pace_s = 0.0
     burst = told_burst = ANSWER
+    engines = 1
+    running = 0
 
 
 class Engine(asyncio.Protocol):
@@ -115,18 +117,21 @@ class Engine(asyncio.Protocol):
     def answer(self) -> None:
         if Mode.chunks and Mode.pace_s:
             self.transport.write(SSE)
+            Mode.running += 1
             self.tick(Mode.chunks, asyncio.get_running_loop().time())
         else:
             self.transport.write(Mode.told_burst if self.told else Mode.burst)
 
     def tick(self, left: int, due: float) -> None:
         if self.transport.is_closing():
+            Mode.running -= 1
             return
         self.transport.write(TOLD_CHUNK if self.told else CHUNK)
         if left > 1:
             due += Mode.pace_s
             asyncio.get_running_loop().call_at(due, self.tick, left - 1, due)
         else:
+            Mode.running -= 1
             self.transport.write(TOLD_END if self.told else END)
 
 
@@ -140,13 +145,15 @@ def page(target: str) -> bytes:
         Mode.burst = SSE + CHUNK * Mode.chunks + END if Mode.chunks else ANSWER
         Mode.told_burst = SSE + TOLD_CHUNK * Mode.chunks + TOLD_END if Mode.chunks else ANSWER
     if path == "/metrics":
-        return whole(METRICS, b"text/plain")
+        # What runs is spread evenly, about. A load nobody sent would be taken for other routers'.
+        return whole(METRICS % (Mode.running // Mode.engines), b"text/plain")
     return whole(json.dumps(MODELS if path == "/v1/models" else INFO).encode())
 
 
 async def main(port: int, count: int) -> None:
     """Listen on `count` ports from `port` on, until killed."""
     loop = asyncio.get_running_loop()
+    Mode.engines = count
     servers = [
         await loop.create_server(Engine, "127.0.0.1", port + n, backlog=2048) for n in range(count)
     ]

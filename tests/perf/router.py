@@ -46,7 +46,7 @@ class Scenario:
 SCENARIOS = (
     Scenario("2k", 2_000),
     Scenario("burst", 2_000, chunks=50, requests=600),
-    Scenario("paced", 2_000, chunks=50, pace_ms=20, requests=4),
+    Scenario("paced", 2_000, chunks=50, pace_ms=20, requests=16),
     Scenario("100k", 100_000, requests=500),
     Scenario("1000 chunks", 2_000, chunks=1000, requests=60),
 )
@@ -65,7 +65,7 @@ class Sample:
 def count(scenario: Scenario, concurrency: int, quick: bool) -> int:
     """Requests of one measurement: enough for a hundredth of a second of CPU to be small."""
     if scenario.pace_ms:
-        return scenario.requests * concurrency if concurrency < 512 else concurrency
+        return max(scenario.requests, concurrency * (4 if concurrency < 512 else 1))
     base = scenario.requests if concurrency == 1 else scenario.requests * 3
     return max(concurrency * 2, base // (4 if quick else 1))
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from infctl.core.fleet import Endpoint, Fleet, State
-from infctl.router import models
+from infctl.router.pages import models_page
 
 
 class Account:
@@ -21,10 +21,10 @@ def test_it_lists_what_is_ready_and_may_be_used() -> None:
     fleet.add(Endpoint(unit="b", url="", models=("gone",)), State.EJECTED)
     fleet.add(Endpoint(unit="c", url="", models=("secret",)), State.READY)
     account: Any = Account()
-    assert {m["id"] for m in json.loads(models.page(fleet, None))["data"]} == {
+    assert {m["id"] for m in json.loads(models_page(fleet, None))["data"]} == {
         "m", "alias", "secret",
     }  # fmt: skip
-    listed = json.loads(models.page(fleet, account))["data"]
+    listed = json.loads(models_page(fleet, account))["data"]
     assert listed == [
         {"id": name, "object": "model", "owned_by": "vllm", "root": "m", "max_model_len": 64}
         for name in ("alias", "m")
