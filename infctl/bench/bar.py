@@ -12,7 +12,7 @@ from rich.progress import Progress as Bar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from infctl.bench.spec import Progress
+    from infctl.runs.spec import Progress
 
 
 @contextmanager

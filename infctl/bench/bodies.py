@@ -9,7 +9,7 @@ import msgspec
 from infctl.workload.text import render_bytes
 
 if TYPE_CHECKING:
-    from infctl.bench.spec import Api
+    from infctl.runs.spec import Api
     from infctl.workload.model import WorkloadRequest
 
 PATHS: dict[Api, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}

@@ -21,10 +21,10 @@ from infctl.bench.bodies import PATHS, body
 from infctl.bench.exchange import Exchange
 from infctl.bench.gauge import Gauge
 from infctl.bench.http import Pool, Target
-from infctl.bench.spec import Failed, Measured, Progress, RunSpec, Sample
 from infctl.bench.target import inspect
-from infctl.bench.workloads import Plan, fit, load_requests
 from infctl.errors import InfctlError, TargetError
+from infctl.runs.spec import Failed, Measured, Progress, RunSpec, Sample
+from infctl.runs.workloads import Plan, fit, load_requests
 from infctl.workload.prefix import hit_ceiling
 
 if TYPE_CHECKING:

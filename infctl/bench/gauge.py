@@ -6,7 +6,7 @@ import asyncio
 import time
 from time import perf_counter
 
-from infctl.bench.spec import Tick
+from infctl.runs.spec import Tick
 
 _STEP_S = 0.01
 _TIMER_ERROR_S = 0.001  # uvloop keeps timers in whole ms: up to one of them is not lag

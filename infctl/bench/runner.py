@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from infctl import errors
-from infctl.bench.result import RunResult
-from infctl.bench.spec import Failed, Measured, Message, Progress, RunSpec
-from infctl.bench.summary import summarise
-from infctl.bench.workloads import duration_s
+from infctl.runs.result import RunResult
+from infctl.runs.spec import Failed, Measured, Message, Progress, RunSpec
+from infctl.runs.summary import summarise
+from infctl.runs.workloads import duration_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable

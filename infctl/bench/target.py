@@ -14,7 +14,7 @@ from infctl.workload.model import Segment, WorkloadRequest
 if TYPE_CHECKING:
     from infctl.bench.exchange import Exchange
     from infctl.bench.http import Pool
-    from infctl.bench.spec import RunSpec
+    from infctl.runs.spec import RunSpec
 
 _ASK_S = 30.0
 _PROBE_S = 120.0

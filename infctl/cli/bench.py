@@ -13,8 +13,8 @@ import typer
 from infctl.cli.group import RunGroup
 
 if TYPE_CHECKING:
-    from infctl.bench.result import Result
     from infctl.bench.runner import RunSpec
+    from infctl.runs.result import Result
 
 app = typer.Typer(
     cls=RunGroup,
@@ -73,10 +73,10 @@ def run_command(
 
     Exit code 1 if a request failed. A key in INFCTL_API_KEY is sent as the bearer token.
     """
-    from infctl.bench import output
-    from infctl.bench.result import check_folder
     from infctl.bench.runner import RunSpec
     from infctl.errors import EXIT_VERDICT_NO
+    from infctl.runs import output
+    from infctl.runs.result import check_folder
     from infctl.slo import Slo
 
     check_folder(out)
@@ -110,7 +110,7 @@ def report_command(
     ] = None,
 ) -> None:
     """Show a result again and write its report.html anew."""
-    from infctl.bench import output, report, result
+    from infctl.runs import output, report, result
 
     found = result.read(path)
     folder = out or (path if path.is_dir() else path.parent)
@@ -120,8 +120,9 @@ def report_command(
 
 
 def _measure(spec: RunSpec) -> Result:
-    from infctl.bench import result, runner
+    from infctl.bench import runner
     from infctl.bench.bar import progress_bar
+    from infctl.runs import result
 
     with progress_bar("bench") as progress:
         run = runner.run(spec, progress)

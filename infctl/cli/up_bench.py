@@ -13,19 +13,19 @@ import msgspec
 
 from infctl import compose
 from infctl.actuators.local import Interrupted
-from infctl.bench import result
 from infctl.bench.runner import Progress, RunSpec, duration_s, pick_speed
 from infctl.bench.runner import run as run_bench
 from infctl.cli.bench import key_headers
 from infctl.cli.up_fleet import LocalFleet, Place
 from infctl.cli.up_view import Terminal
 from infctl.errors import UsageError
+from infctl.runs import result
 from infctl.slo import Slo
 
 if TYPE_CHECKING:
-    from infctl.bench.result import RunResult
     from infctl.cli.up_signals import Signals
     from infctl.profile.model import Profile
+    from infctl.runs.result import RunResult
 
 BASELINE = "round-robin"
 _INTERRUPTED = 130
@@ -198,7 +198,7 @@ def _counts(progress: Progress) -> str:
 
 
 def _conclude(runs: list[RunResult], spec: RunSpec, bench: Bench, target: float) -> int:
-    from infctl.bench import output
+    from infctl.runs import output
 
     whole = result.build(runs, spec, command=shlex.join(["infctl", *sys.argv[1:]]))
     output.show(whole, bench.out, as_json=bench.as_json, target=target)

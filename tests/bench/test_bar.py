@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from infctl.bench import bar
-from infctl.bench.spec import Progress
+from infctl.runs.spec import Progress
 
 
 def test_it_shows_counts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from infctl.bench.client import measure
-from infctl.bench.spec import Measured, Progress, RunSpec
 from infctl.errors import TargetError
+from infctl.runs.spec import Measured, Progress, RunSpec
 
 
 @pytest.fixture

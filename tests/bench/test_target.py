@@ -1,9 +1,9 @@
 import pytest
 
 from infctl.bench.http import Pool, Target
-from infctl.bench.spec import RunSpec
 from infctl.bench.target import Facts, inspect
 from infctl.errors import TargetError
+from infctl.runs.spec import RunSpec
 
 
 async def ask(server, **values: object) -> Facts:

@@ -1,6 +1,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
@@ -8,15 +9,20 @@ from typer.testing import CliRunner
 from infctl.cli.bench import app
 from infctl.errors import InputError, MachineError, UsageError
 
-_spec = importlib.util.spec_from_file_location(
-    "bench_fakes", Path(__file__).parents[1] / "bench" / "conftest.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-fakes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fakes)
-server = fakes.server
-make = fakes.make
+
+def _fixtures(package: str) -> ModuleType:
+    """The conftest of another folder of tests."""
+    path = Path(__file__).parents[1] / package / "conftest.py"
+    spec = importlib.util.spec_from_file_location(f"{package}_fixtures", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+server = _fixtures("bench").server
+make = _fixtures("runs").make
 
 FAST = ["--workload", "code", "--limit", "20", "--rate-scale", "50"]
 
@@ -68,7 +74,7 @@ def test_a_folder_that_cannot_be_is_told_before_anything_is_sent(server, tmp_pat
 
 
 def test_report_renders_again(make, tmp_path: Path) -> None:
-    from infctl.bench.result import write
+    from infctl.runs.result import write
 
     write(make.result(), tmp_path / "result.json")
     done = invoke("report", str(tmp_path), "--out", str(tmp_path / "new"))

@@ -4,13 +4,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from infctl.bench import result as module
-from infctl.bench.result import build, encode, read, write
-from infctl.bench.spec import RunSpec
-from infctl.bench.summary import summarise
 from infctl.errors import InputError, MachineError
+from infctl.runs import result as module
+from infctl.runs.result import build, encode, read, write
+from infctl.runs.spec import RunSpec
+from infctl.runs.summary import summarise
 
-GOLDEN = Path(__file__).parents[1] / "goldens" / "bench" / "result.json"
+GOLDEN = Path(__file__).parents[1] / "goldens" / "runs" / "result.json"
 
 
 def test_the_format_is_the_golden_one(make) -> None:

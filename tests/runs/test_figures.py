@@ -1,6 +1,6 @@
 import pytest
 
-from infctl.bench.figures import FIGURES, Figure, signed
+from infctl.runs.figures import FIGURES, Figure, signed
 
 MS = Figure("TTFT", "ttft_ms.p50", "ms", "lower")
 SHARE = Figure("hit", "prefix_hit_rate", "%", "higher", 1)

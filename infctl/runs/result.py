@@ -19,7 +19,7 @@ from infctl.slo import Percentiles, Slo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from infctl.bench.spec import RunSpec
+    from infctl.runs.spec import RunSpec
 
 SCHEMA_VERSION = 1
 _BYTES_MAX = 256 << 20

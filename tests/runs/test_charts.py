@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infctl.bench.charts import Axis, Series, bar_chart, label, line_chart
+from infctl.runs.charts import Axis, Series, bar_chart, label, line_chart
 
 X = Axis("time", 10, 1000, "ms", log=True)
 Y = Axis("", 0, 1, "%")

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from infctl.bench.spec import Failed, Message, Progress, RunSpec, Sample
+from infctl.runs.spec import Failed, Message, Progress, RunSpec, Sample
 
 
 def test_messages_round_trip_as_lines(make) -> None:

@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from infctl import slo
-from infctl.bench.result import Curves, EndpointResult, LengthBucket, RunResult, SelfCheck
+from infctl.runs.result import Curves, EndpointResult, LengthBucket, RunResult, SelfCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from infctl.bench.spec import Measured, RunSpec, Sample, Tick
+    from infctl.runs.spec import Measured, RunSpec, Sample, Tick
 
 LENGTHS = (1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
 LAG_SHARE_MAX = 0.1

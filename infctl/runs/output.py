@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from infctl.bench import report, result, table
-from infctl.bench.figures import share
+from infctl.runs import report, result, table
+from infctl.runs.figures import share
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from infctl.bench.result import Result
+    from infctl.runs.result import Result
 
 
 def show(found: Result, out: Path, *, as_json: bool = False, target: float | None = None) -> None:

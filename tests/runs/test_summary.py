@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from infctl.bench.spec import RunSpec
-from infctl.bench.summary import hit_rate, self_check, summarise
+from infctl.runs.spec import RunSpec
+from infctl.runs.summary import hit_rate, self_check, summarise
 from infctl.slo import Slo
 
 SPEC = RunSpec(url="http://h", speed=10.0, slo=Slo(ttft_ms=150, tpot_ms=20), policy="p")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from infctl.bench.charts import Axis, Series, bar_chart, line_chart
-from infctl.bench.figures import (
+from infctl.runs.charts import Axis, Series, bar_chart, line_chart
+from infctl.runs.figures import (
     FIGURES,
     HEADLINES,
     Figure,
@@ -15,12 +15,12 @@ from infctl.bench.figures import (
     share,
     workload_name,
 )
-from infctl.bench.page import SCRIPT, STYLE
+from infctl.runs.page import SCRIPT, STYLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from infctl.bench.result import EndpointResult, LengthBucket, Result, RunResult
+    from infctl.runs.result import EndpointResult, LengthBucket, Result, RunResult
 
 _COLOURS = 6
 _LINES_MAX = 64

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from infctl.bench.spec import REQUESTS_MAX, RunSpec
 from infctl.errors import InputError
+from infctl.runs.spec import REQUESTS_MAX, RunSpec
 from infctl.workload.model import Workload, WorkloadRequest
 from infctl.workload.traces import open_trace
 

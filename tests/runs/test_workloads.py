@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from infctl.bench.spec import RunSpec
-from infctl.bench.workloads import Plan, duration_s, fit, is_trace, load_requests
 from infctl.errors import InputError
+from infctl.runs.spec import RunSpec
+from infctl.runs.workloads import Plan, duration_s, fit, is_trace, load_requests
 
 
 def spec(**values: object) -> RunSpec:

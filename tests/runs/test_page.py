@@ -1,6 +1,6 @@
 import re
 
-from infctl.bench.page import SCRIPT, STYLE
+from infctl.runs.page import SCRIPT, STYLE
 
 
 def test_braces_balance() -> None:

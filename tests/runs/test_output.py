@@ -1,6 +1,6 @@
 import json
 
-from infctl.bench.output import show
+from infctl.runs.output import show
 
 
 def test_both_files_are_written_and_named(make, tmp_path, capsys) -> None:

@@ -2,8 +2,8 @@ from html.parser import HTMLParser
 
 import msgspec
 
-from infctl.bench.report import render
-from infctl.bench.result import Curves
+from infctl.runs.report import render
+from infctl.runs.result import Curves
 
 VOID = {"meta", "br", "line", "rect"}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from infctl.bench.result import Result, RunResult
+    from infctl.runs.result import Result, RunResult
 
 Better = Literal["lower", "higher", ""]
 

@@ -3,8 +3,8 @@ import io
 import msgspec
 from rich.console import Console
 
-from infctl.bench.result import Result
-from infctl.bench.table import comparison
+from infctl.runs.result import Result
+from infctl.runs.table import comparison
 
 
 def text(result: Result) -> str:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from infctl.bench.figures import FIGURES, Figure, milliseconds, run_name, workload_name
+from infctl.runs.figures import FIGURES, Figure, milliseconds, run_name, workload_name
 
 if TYPE_CHECKING:
-    from infctl.bench.result import Result, RunResult
+    from infctl.runs.result import Result, RunResult
 
 _STYLES = {"good": "green", "bad": "red", "": "dim"}
 _GROUP_ENDS = frozenset({"TTFT p99", "TPOT p99", "E2E p99", "Prefix hit rate"})

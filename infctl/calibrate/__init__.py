@@ -1,0 +1,1 @@
+"""Measures a running engine and fits its timing model."""

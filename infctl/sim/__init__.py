@@ -1,0 +1,1 @@
+"""The virtual-time driver: the same policies against simulated engines."""
