@@ -85,7 +85,7 @@ def run_command(
         url=url,
         model=model,
         workload=workload,
-        parameters=_parameters(parameter or []),
+        parameters=workload_parameters(parameter or []),
         limit=limit,
         rate_scale=rate_scale,
         speed=speed,
@@ -129,7 +129,8 @@ def _measure(spec: RunSpec) -> Result:
     return result.build([run], spec, command=shlex.join(["infctl", *sys.argv[1:]]))
 
 
-def _parameters(pairs: list[str]) -> dict[str, object]:
+def workload_parameters(pairs: list[str]) -> dict[str, object]:
+    """NAME=VALUE pairs as a workload takes them, values as JSON or as text. Raises UsageError."""
     import msgspec
 
     from infctl.errors import UsageError
@@ -138,7 +139,7 @@ def _parameters(pairs: list[str]) -> dict[str, object]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise UsageError(f"--set {pair!r} is not NAME=VALUE")
+            raise UsageError(f"{pair!r} is not NAME=VALUE")
         try:
             found[name.replace("-", "_")] = msgspec.json.decode(text)
         except msgspec.DecodeError:

@@ -29,17 +29,21 @@ _MANY_BITS = 48
 _STALE_MAX = 1024
 
 
-def _layout() -> tuple[list[tuple[int, int, int]], list[int]]:
+def _layout() -> list[tuple[int, int, int]]:
     blocks, start = [], 0
     for grade, (size, end) in enumerate(zip(SIZES, _GRADE_ENDS, strict=True)):
         while start < end:
             blocks.append((start, start + size, grade))
             start += size
-    return blocks, [b[1] for b in blocks]
+    return blocks
 
 
-_LAYOUT, BLOCK_ENDS = _layout()
+_LAYOUT = _layout()
+BLOCK_ENDS = [end for _, end, _ in _LAYOUT]
 """BLOCK_ENDS[i]: bytes of prompt up to the end of block i. Prompts are hashed up to 8 MiB."""
+
+GRADES = [grade for _, _, grade in _LAYOUT]
+"""GRADES[i]: the size of block i as an index into SIZES, and its hash's two low bits."""
 
 
 def block_count(length: int) -> int:

@@ -2,8 +2,8 @@
 
 Blocks are counted, not numbered. A block is *held* (referenced by running sequences, with or
 without a hash), *free* (unreferenced but still holding a known prefix, evictable in least
-recently used order) or empty. A hash stands for a block and everything before it, so equal
-hashes are one shared block.
+recently used order) or empty. A hash stands for a run of `weight` blocks and everything before it,
+so equal hashes are the same blocks, shared.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ CacheEvent = BlocksStored | BlocksRemoved | CacheCleared
 
 
 class KvCache:
-    """`capacity` blocks. With `record`, changes are kept in `events` until they are taken."""
+    """`capacity` blocks. A hash stands for `weight` of them: for one, as engines have it, or for
+    more where a simulation need not look that closely. With `record`, changes are kept in `events`
+    until they are taken."""
 
-    def __init__(self, capacity: int, *, record: bool = False) -> None:
-        if capacity < 1:
-            raise ValueError(f"a KV cache needs at least one block, not {capacity}")
+    def __init__(self, capacity: int, *, weight: int = 1, record: bool = False) -> None:
+        if capacity < 1 or weight < 1:
+            raise ValueError(f"a KV cache needs at least one block, not {capacity} or {weight}")
         self.capacity = capacity
+        self.weight = weight
         self.record = record
         self.events: list[CacheEvent] = []
         self._references: dict[int, int] = {}
@@ -55,20 +58,20 @@ class KvCache:
     @property
     def held(self) -> int:
         """Blocks that running sequences reference."""
-        return len(self._references) + self._unhashed
+        return len(self._references) * self.weight + self._unhashed
 
     @property
     def reusable(self) -> int:
         """Unreferenced blocks that still hold a prefix."""
-        return len(self._free)
+        return len(self._free) * self.weight
 
     @property
     def available(self) -> int:
         """Blocks that can be allocated, evicting free ones where needed."""
-        return self.capacity - len(self._references) - self._unhashed
+        return self.capacity - len(self._references) * self.weight - self._unhashed
 
     def match(self, hashes: Sequence[int], limit: int) -> int:
-        """How many leading blocks, at most `limit`, are here."""
+        """How many leading hashes, at most `limit`, are here."""
         references, free = self._references, self._free
         count = 0
         for value in hashes[:limit]:
@@ -85,20 +88,20 @@ class KvCache:
         blocks: int,
         reserved: int = 0,
     ) -> bool:
-        """Hold `blocks` blocks, of which `hashes` have a hash and `matched` are here already.
+        """Hold `blocks` blocks, the first of them by `hashes`, of which `matched` are here already.
 
         False, with nothing changed, when that would leave fewer than `reserved` available.
         """
-        revived = sum(1 for value in hashes[:matched] if value in self._free)
-        if revived + blocks - matched + reserved > self.available:
+        references, free, weight = self._references, self._free, self.weight
+        revived = sum(1 for value in hashes[:matched] if value in free)
+        if blocks - (matched - revived) * weight + reserved > self.available:
             return False
-        references, free = self._references, self._free
         for value in hashes:
             count = references.get(value, 0)
             references[value] = count + 1
             if not count:
                 free.pop(value, None)
-        self._unhashed += blocks - len(hashes)
+        self._unhashed += blocks - len(hashes) * weight
         self._evict()
         if self.record and matched < len(hashes):
             self._stored(request_id, hashes, matched)
@@ -112,29 +115,32 @@ class KvCache:
     def release(
         self, request_id: str, hashes: Sequence[int], held: int, blocks: int, computed: int
     ) -> None:
-        """Give back `blocks` blocks, of which the first `held` hashes were acquired.
+        """Give back `blocks` blocks, the first of them by the `held` hashes that were acquired.
 
         The first `computed` hashes hold finished KV and stay reusable, the last block the first
         to be evicted; `computed` may exceed `held` when generation filled more blocks.
         """
-        self._unhashed -= blocks - held
+        self._unhashed -= blocks - held * self.weight
+        references, free = self._references, self._free
         for index in range(max(held, computed) - 1, -1, -1):
-            self._drop(hashes[index], referenced=index < held, keep=index < computed)
+            value = hashes[index]
+            count = references.get(value, 0)
+            if index >= held:
+                if count:
+                    continue
+            elif count > 1:
+                references[value] = count - 1
+                continue
+            else:
+                del references[value]
+            if index < computed:
+                free.pop(value, None)
+                free[value] = None
+            elif self.record:
+                self.events.append(BlocksRemoved((value,)))
         self._evict()
         if self.record and computed > held:
             self._stored(request_id, hashes[:computed], held)
-
-    def _drop(self, value: int, *, referenced: bool, keep: bool) -> None:
-        count = self._references.get(value, 0) - referenced
-        if count > 0:
-            self._references[value] = count
-            return
-        self._references.pop(value, None)
-        if keep:
-            self._free.pop(value, None)
-            self._free[value] = None
-        elif self.record:
-            self.events.append(BlocksRemoved((value,)))
 
     def clear(self) -> None:
         """Forget every unreferenced block (an engine's prefix cache reset)."""
@@ -148,11 +154,11 @@ class KvCache:
         return events
 
     def _evict(self) -> None:
-        surplus = len(self._free) - self.available
+        free, weight = self._free, self.weight
+        surplus = len(free) * weight - self.available
         if surplus <= 0:
             return
-        free = self._free
-        evicted = list(islice(free, surplus))
+        evicted = list(islice(free, -(-surplus // weight)))
         for value in evicted:
             del free[value]
         if self.record:

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 
 class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's limits. `kv_capacity_tokens` 0 takes the timing model's capacity."""
+    """An engine's limits. `kv_capacity_tokens` 0 takes the timing model's capacity. A request's
+    hashes stand for `hash_blocks` blocks each."""
 
     block_size: int = 16
+    hash_blocks: int = 1
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     kv_capacity_tokens: int = 0
@@ -42,8 +44,8 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ReplicaRequest(msgspec.Struct, frozen=True, gc=False):
     """A request to run: exactly `output_tokens` tokens after `prompt_tokens`.
 
-    `blocks` holds one chained hash per full block, from the start of the prompt. It may go on
-    into the output; those blocks become reusable once the request has ended.
+    `blocks` holds one chained hash per full block (or run of `hash_blocks`), from the start of the
+    prompt. It may go on into the output; those blocks become reusable once the request has ended.
     """
 
     id: str
@@ -107,7 +109,12 @@ class Replica:
         self.timing = timing
         self.options = options
         capacity = options.kv_capacity_tokens or timing.kv_capacity_tokens
-        self.cache = KvCache(capacity // options.block_size, record=options.record_events)
+        self.cache = KvCache(
+            capacity // options.block_size,
+            weight=options.hash_blocks,
+            record=options.record_events,
+        )
+        self._hash_tokens = options.block_size * options.hash_blocks
         self._all: dict[str, Sequence] = {}
         self._arriving: deque[Sequence] = deque()
         self._waiting: deque[Sequence] = deque()
@@ -270,13 +277,12 @@ class Replica:
             self._prefilling = None
         if sequence.ticket:
             self._batch.leave(sequence)
-        size = self.options.block_size
-        computed = (sequence.slots - sequence.pending) // size
+        computed = (sequence.slots - sequence.pending) // self._hash_tokens
         self.cache.release(
             sequence.id,
             sequence.blocks,
             sequence.held,
-            -(-sequence.slots // size),
+            -(-sequence.slots // self.options.block_size),
             min(computed, len(sequence.blocks)),
         )
         sequence.pending = 0
@@ -311,10 +317,10 @@ class Replica:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Hold memory for all the sequence knows, or change nothing and return False."""
-        known, size = sequence.known, self.options.block_size
+        known, size = sequence.known, self._hash_tokens
         hashes = sequence.blocks[: known // size]
         matched = self.cache.match(hashes, (known - 1) // size)
-        blocks = -(-known // size)
+        blocks = -(-known // self.options.block_size)
         reserved = self._batch.growth(1)
         if not self.cache.acquire(sequence.id, hashes, matched, blocks, reserved):
             return False
@@ -355,8 +361,8 @@ class Replica:
 
 
 def _check(timing: TimingModel, options: ReplicaOptions) -> None:
-    if min(options.block_size, options.max_num_seqs) < 1:
-        raise ValueError("block_size and max_num_seqs must be at least 1")
+    if min(options.block_size, options.hash_blocks, options.max_num_seqs) < 1:
+        raise ValueError("block_size, hash_blocks and max_num_seqs must be at least 1")
     if options.max_num_batched_tokens < options.max_num_seqs:
         raise ValueError("max_num_batched_tokens must not be below max_num_seqs")
     if timing.decode_step_ms(1, 1) <= 0 or timing.decode.dk < 0:

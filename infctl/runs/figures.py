@@ -113,6 +113,11 @@ def workload_name(result: Result) -> str:
     return result.workload.replace("\\", "/").rsplit("/", 1)[-1]
 
 
+def simulated(result: Result) -> bool:
+    """Whether the runs happened in virtual time."""
+    return any(run.simulated for run in result.runs)
+
+
 def run_name(run: RunResult) -> str:
     """What a run is called: its policy, or the address it was sent to."""
     return run.policy or run.url.removeprefix("http://").removeprefix("https://")

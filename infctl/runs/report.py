@@ -13,6 +13,7 @@ from infctl.runs.figures import (
     milliseconds,
     run_name,
     share,
+    simulated,
     workload_name,
 )
 from infctl.runs.page import SCRIPT, STYLE
@@ -44,12 +45,12 @@ def render(result: Result) -> str:
             _card("All figures", "", _table(result)),
             _card("Endpoints", "", _endpoints(result)),
             '<div class="grid2">',
-            _card("Is the client to be trusted?", "", _self_check(result)),
+            _client(result),
             _card("Setting", "", _setting(result)),
             "</div>",
         )
     )
-    title = html.escape(f"infctl bench: {workload_name(result)}")
+    title = html.escape(f"infctl {_verb(result)}: {workload_name(result)}")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -61,6 +62,10 @@ def render(result: Result) -> str:
 _CDF_NOTE = "Share of requests whose first token came within a time. Further left is better."
 _HIT_NOTE = "Cached prompt tokens over all prompt tokens, from the engines’ usage."
 _LENGTH_NOTE = "Long prompts take longer to compute; what waits behind them does too."
+
+
+def _verb(result: Result) -> str:
+    return "sim" if simulated(result) else "bench"
 
 
 def _css(index: int) -> str:
@@ -84,14 +89,14 @@ def _header(result: Result) -> str:
         f"{run.requests:,} requests",
         pace,
         f"seed {result.seed}",
-        f"{result.speed:g}× speed",
+        "" if simulated(result) else f"{result.speed:g}× speed",
         run.model,
     ]
     chips = "".join(f"<span>{html.escape(fact)}</span>" for fact in facts if fact)
     names = " against ".join(html.escape(run_name(r)) for r in reversed(result.runs))
     failed = "" if result.client.passed else '<p class="alarm">The client’s self-check failed.</p>'
     return (
-        f'<header><p class="brand">infctl bench</p><h1>{names}</h1>'
+        f'<header><p class="brand">infctl {_verb(result)}</p><h1>{names}</h1>'
         f'<div class="chips">{chips}</div>{failed}</header>'
     )
 
@@ -265,6 +270,13 @@ def _endpoints(result: Result) -> str:
     return f"<details><summary>{len(rows)} rows</summary>{table}</details>"
 
 
+def _client(result: Result) -> str:
+    if not simulated(result):
+        return _card("Is the client to be trusted?", "", _self_check(result))
+    text = "Engines, time and clients are simulated; router and policy are those that run live."
+    return _card("Simulated", "", f"<p>{text}</p>")
+
+
 def _self_check(result: Result) -> str:
     word, css = ("Passed", "good") if result.client.passed else ("Failed", "bad")
     reasons = "".join(f"<li>{html.escape(text)}</li>" for text in result.client.reasons)
@@ -295,10 +307,10 @@ def _setting(result: Result) -> str:
         "Workload": f"{result.workload}, {run.requests:,} requests, {run.input_tokens:,} tokens in",
         "Hit ceiling": f"{share(run.prefix_ceiling)} of the prompt blocks (an infinite cache)",
         "Not sent": f"{run.skipped:,} requests exceed the context" if run.skipped else "",
-        "Length": f"{run.duration_s:,.0f} s of engine time, {run.client.wall_s:,.0f} s on the wall",
-        "Time": "every duration is engine time: wall time × speed",
+        "Length": f"{run.duration_s:,.0f} s of engine time, {run.client.wall_s:,.1f} s on the wall",
+        "Time": "" if simulated(result) else "every duration is engine time: wall time × speed",
         "SLO": slo,
-        "Bytes per token": f"{run.bytes_per_token:g}",
+        "Bytes per token": "" if simulated(result) else f"{run.bytes_per_token:g}",
         "Remarks": " ".join(result.notes),
     }
     rows = "".join(

@@ -77,7 +77,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """One policy's run. `requests` counts every measured request, failed ones included;
     percentiles are over those that finished. `goodput` is good requests a second, `good_share`
     good requests over all. `prefix_hit_rate` is Σ cached_tokens / Σ prompt_tokens of the engines'
-    usage, None if no engine reported any; `prefix_ceiling` what an infinite cache would hit."""
+    usage, None if no engine reported any; `prefix_ceiling` what an infinite cache would hit. A
+    `simulated` run had neither client nor network, and its `client` says nothing but `wall_s`."""
 
     policy: str
     requests: int
@@ -103,6 +104,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     curves: Curves
     client: SelfCheck
     notes: list[str] = []
+    simulated: bool = False
 
 
 class ClientCheck(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from infctl.slo import Slo
 
-REQUESTS_MAX = 500_000
+REQUESTS_MAX = 2_000_000
 
 Api = Literal["completions", "chat"]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
@@ -84,7 +84,7 @@ class Tick(msgspec.Struct, array_like=True, gc=False):
 
 
 class Measured(msgspec.Struct, frozen=True, tag="measured"):
-    """Everything a client process measured. `lag_ms` values are wall time."""
+    """Everything a client process measured, or a simulated one. `lag_ms` values are wall time."""
 
     samples: list[Sample]
     ticks: list[Tick]
@@ -99,6 +99,7 @@ class Measured(msgspec.Struct, frozen=True, tag="measured"):
     wall_s: float
     negative_ttft: int
     connections: int
+    simulated: bool = False
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -57,6 +57,7 @@ def summarise(measured: Measured, spec: RunSpec) -> RunResult:
         curves=Curves(_cdf(ttfts), _rates(measured.ticks, duration_s), _by_length(good)),
         client=self_check(measured, spec),
         notes=measured.notes,
+        simulated=measured.simulated,
     )
 
 
@@ -90,7 +91,9 @@ def self_check(measured: Measured, spec: RunSpec) -> SelfCheck:
 def _reasons(
     measured: Measured, ttft_p50: float | None, late_ms: float, lag_ms: float, bound_ms: float
 ) -> list[str]:
-    reasons = []
+    reasons: list[str] = []
+    if measured.simulated:
+        return reasons
     if ttft_p50 is None:
         reasons.append("no request had a first token")
     else:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from infctl.runs.figures import FIGURES, Figure, milliseconds, run_name, workload_name
+from infctl.runs.figures import (
+    FIGURES,
+    Figure,
+    milliseconds,
+    run_name,
+    simulated,
+    workload_name,
+)
 
 if TYPE_CHECKING:
     from infctl.runs.result import Result, RunResult
@@ -49,12 +56,17 @@ def _title(result: Result) -> str:
         if result.concurrency
         else f"{result.rate_scale:g}× rate"
     )
-    return f"{workload_name(result)} · {pace} · seed {result.seed} · {result.speed:g}× speed"
+    facts = [workload_name(result), pace, f"seed {result.seed}"]
+    if not simulated(result):
+        facts.append(f"{result.speed:g}× speed")
+    return " · ".join(facts)
 
 
 def _caption(result: Result) -> Text:
     bounds = (milliseconds(result.slo.ttft_ms), milliseconds(result.slo.tpot_ms))
     slo = "SLO: TTFT ≤ {}, TPOT ≤ {}.\n".format(*bounds)
+    if simulated(result):
+        return Text(f"{slo}Simulated: no network, no client.", style="dim")
     if result.client.passed:
         return Text(f"{slo}Client self-check passed.", style="dim")
     text = Text(slo, style="dim")
