@@ -94,7 +94,8 @@ class Fleet:
     router's, those without a first byte; `pending_tokens` their uncached prompt tokens; `rtt_ms`;
     and what core.latency learns: `free_at_ms` (monotonic ms at which the prefill queue should be
     empty), prefill `ms_per_token` and `overhead_ms`, decode `step_ms` and `step_ms_per_request`,
-    and `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip).
+    `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip), and
+    `prefill_share`, the share of the last seconds that the prompts sent there take to compute.
     For core.saturation: requests `sent` there by this router, and `started` of them (a first token,
     or an end without one), in all; how many more than these wait there (`queued_ahead`), and from
     which number on another one would only wait (`queued_max`).
@@ -113,6 +114,7 @@ class Fleet:
         "step_ms",
         "step_ms_per_request",
         "fixed_ms",
+        "prefill_share",
         "queued_ahead",
         "queued_max",
     )
@@ -131,6 +133,7 @@ class Fleet:
     step_ms: Column
     step_ms_per_request: Column
     fixed_ms: Column
+    prefill_share: Column
     sent: Column
     started: Column
     queued_ahead: Column

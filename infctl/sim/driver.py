@@ -67,6 +67,7 @@ class Simulation:
     ) -> None:
         self.samples: list[Sample] = []
         self.ticks: list[Tick] = []
+        self.tells_output = True
         self._director = director
         self._model = model
         self._interval_ms = interval_ms
@@ -157,7 +158,7 @@ class Simulation:
             id=name,
             model=self._model,
             prompt_bytes=arrival.prompt_bytes,
-            max_tokens=arrival.output_tokens,
+            max_tokens=arrival.output_tokens if self.tells_output else 0,
             blocks=arrival.blocks,
             session=arrival.session,
             stream=True,

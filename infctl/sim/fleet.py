@@ -75,6 +75,11 @@ def block_size(profile: Profile) -> int:
     return _options(compose.desired_units(profile, emulate=True)[0]).block_size
 
 
+def chunk_tokens(profile: Profile) -> int:
+    """Tokens that the profile's engines compute in a step."""
+    return _options(compose.desired_units(profile, emulate=True)[0]).max_num_batched_tokens
+
+
 def units(profile: Profile, hash_blocks: int = 1) -> list[Unit]:
     """The profile's units, emulated. Raises InputError for a model without a timing model."""
     return [_unit(each, hash_blocks) for each in compose.desired_units(profile, emulate=True)]

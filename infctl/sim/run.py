@@ -70,8 +70,14 @@ def prepare(profile: Profile, spec: RunSpec) -> Prepared:
     return Prepared(plan, model, hash_blocks, round(hit_ceiling(plan.requests), 5), arrivals)
 
 
-def simulate(profile: Profile, spec: RunSpec, prepared: Prepared | None = None) -> Measured:
-    """Run a spec's workload through the profile's fleet and policy. Raises InputError."""
+def simulate(
+    profile: Profile, spec: RunSpec, prepared: Prepared | None = None, *, tell_output: bool = True
+) -> Measured:
+    """Run a spec's workload through the profile's fleet and policy. Raises InputError.
+
+    Requests say how many tokens they want, as the load generator's do; without `tell_output` the
+    router has to guess, as with most clients.
+    """
     if profile.routing.hedge_share:
         raise InputError(
             "the simulator does not send requests twice",
@@ -81,6 +87,7 @@ def simulate(profile: Profile, spec: RunSpec, prepared: Prepared | None = None) 
     prepared = prepared or prepare(profile, spec)
     started_s = perf_counter()
     simulation = _simulation(profile, spec, prepared)
+    simulation.tells_output = tell_output
     last_ms = prepared.last_ms / spec.rate_scale
     tick_ms = max(last_ms / _TICKS, 1000.0)
     with _no_collector():

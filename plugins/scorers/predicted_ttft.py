@@ -7,31 +7,38 @@ import numpy as np
 
 from infctl.plugin import Column, Fleet, Request
 
+_SHARE_MAX = 0.85
+
 
 class PredictedTtft(msgspec.Struct, frozen=True):
-    """Cost in ms: time to first token, and a share of what the request costs what runs there.
+    """Cost in ms: time to first token, a share of the answer's time, and what others pay.
 
     To first token: prefill queue ahead + own uncached tokens at the endpoint's learned rate + a
-    decode step + round trip. Others: own prefill stalls each of them, and every step of theirs
-    and of this request's own answer takes longer in a larger batch. They count `others_weight`
-    (chosen on a simulation of the Mooncake conversation trace, where 0.05 to 0.2 are alike;
-    at 0 a cached system prompt outweighs any number of running requests).
+    decode step + round trip. The answer: its tokens × a step in a batch of this size, stretched by
+    the share of time that prompts take there; it counts `answer_weight` (a TTFT of 2 s and a TPOT
+    of 50 ms are 40 to 1, an answer has a few hundred tokens: 0.1). Others: own prefill
+    stalls each of those who decode there (`others_weight`), and once more whoever comes next,
+    whose cached prefixes it pushes out besides (`work_weight`).
     """
 
-    others_weight: float = 0.1
+    work_weight: float = 1.0
+    others_weight: float = 0.4
+    answer_weight: float = 0.1
 
     unit: ClassVar[Literal["share", "ms"]] = "ms"
 
     def __post_init__(self) -> None:
-        if self.others_weight < 0:
-            raise ValueError("others_weight must not be negative")
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
 
     def score(self, request: Request, fleet: Fleet, cached: Column) -> Column:
-        weight = self.others_weight
         own_ms = np.maximum(request.prompt_tokens - cached, 0.0) * fleet.ms_per_token
         cost = np.maximum(fleet.free_at_ms - fleet.now_ms, 0.0)
-        cost += own_ms
-        steps = 1.0 + 2.0 * weight * request.output_tokens
-        cost += (own_ms * weight + fleet.step_ms_per_request * steps) * fleet.inflight
+        cost += own_ms * (fleet.inflight * self.others_weight + (1.0 + self.work_weight))
+        step_ms = fleet.step_ms_per_request * fleet.inflight + fleet.step_ms
+        step_ms *= self.answer_weight * request.output_tokens
+        step_ms /= 1.0 - np.minimum(fleet.prefill_share, _SHARE_MAX)
+        cost += step_ms
         cost += fleet.fixed_ms
         return -cost
