@@ -25,7 +25,7 @@ Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 """One boolean per slot."""
 
-SHARED = ("inflight", "pending", "pending_tokens", "sent", "started")
+SHARED = ("inflight", "inflight_tokens", "pending", "pending_tokens", "sent", "started")
 """The columns that say what this router has open: of all its workers, where it has several."""
 
 _FIRST_ROWS = 8
@@ -90,8 +90,9 @@ class Fleet:
 
     Columns (length `len(fleet)`, index = slot; free slots hold zeros and are never ready):
     `waiting`, `running` requests as last reported; `kv_usage` 0..1; `inflight` requests open there,
-    of which `foreign` are not this router's, as far as the last report tells; `pending` of this
-    router's, those without a first byte; `pending_tokens` their uncached prompt tokens; `rtt_ms`;
+    of which `foreign` are not this router's, as far as the last report tells; of this router's,
+    `inflight_tokens` the tokens of their prompts, `pending` those without a first byte, and
+    `pending_tokens` the uncached prompt tokens of these; `rtt_ms`;
     and what core.latency learns: `free_at_ms` (monotonic ms at which the prefill queue should be
     empty), prefill `ms_per_token` and `overhead_ms`, decode `step_ms` and `step_ms_per_request`,
     `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip), and
@@ -123,6 +124,7 @@ class Fleet:
     running: Column
     kv_usage: Column
     inflight: Column
+    inflight_tokens: Column
     pending: Column
     pending_tokens: Column
     foreign: Column

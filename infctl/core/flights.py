@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 
 class Flight(msgspec.Struct, gc=False):
-    """A request in the air: where it is, what was expected of it."""
+    """A request in the air: where it is, what was expected of it. `prompt_tokens` are whole ones,
+    as counted in: the request's own may be estimated anew before it lands."""
 
     request: Request
     decision: Decision
     slot: int
     generation: int
     attempt: int
+    prompt_tokens: float
     cached: float
     uncached: float
     dispatched_ms: float
@@ -107,6 +109,7 @@ class Flights:
             slot=slot,
             generation=fleet.generation[slot],
             attempt=attempt,
+            prompt_tokens=float(int(request.prompt_tokens)),
             cached=hit,
             uncached=uncached,
             dispatched_ms=fleet.now_ms,
@@ -114,7 +117,7 @@ class Flights:
             tried=tried,
         )
         self._latency.dispatched(slot, uncached, fleet.now_ms)
-        self.inflight.dispatched(slot, uncached, request.stream, flight.added)
+        self.inflight.dispatched(slot, flight.prompt_tokens, uncached, request.stream, flight.added)
         return flight
 
     def _endpoints(self) -> tuple[Endpoint | None, ...]:
@@ -159,7 +162,7 @@ class Flights:
             self.inflight.forgot(flight.slot, flight.added)
         if not self.current(flight):
             return flight
-        self.inflight.released(flight.slot)
+        self.inflight.released(flight.slot, flight.prompt_tokens)
         if not flight.first_byte_ms:
             self.inflight.began(flight.slot)
             if flight.request.stream:

@@ -57,11 +57,15 @@ class Inflight:
         cells["foreign"][slot] = foreign = max(there - ours, 0.0)
         cells["inflight"][slot] = ours + foreign
 
-    def dispatched(self, slot: int, tokens: float, stream: bool, added: list[int]) -> None:
+    def dispatched(
+        self, slot: int, prompt_tokens: float, tokens: float, stream: bool, added: list[int]
+    ) -> None:
         """A request goes to a slot: `tokens` of its prompt are not cached there, `added` are the
-        blocks that will be."""
+        blocks that will be. `prompt_tokens` is a whole number, so that sums are exact and what is
+        added leaves nothing behind."""
         cells = self._fleet.cells
         cells["inflight"][slot] += 1.0
+        cells["inflight_tokens"][slot] += prompt_tokens
         cells["sent"][slot] += 1.0
         if stream:
             cells["pending"][slot] += 1.0
@@ -78,9 +82,11 @@ class Inflight:
         """A request no longer waits in the engine's queue."""
         self._fleet.cells["started"][slot] += 1.0
 
-    def released(self, slot: int) -> None:
-        """A request is over."""
-        self._fleet.cells["inflight"][slot] -= 1.0
+    def released(self, slot: int, prompt_tokens: float) -> None:
+        """A request is over; `prompt_tokens` as it was dispatched with."""
+        cells = self._fleet.cells
+        cells["inflight"][slot] -= 1.0
+        cells["inflight_tokens"][slot] -= prompt_tokens
 
     def forgot(self, slot: int, blocks: list[int]) -> None:
         """What a failed request had added to the prefix index is taken back."""
@@ -110,16 +116,20 @@ class SharedInflight(Inflight):
         self._slots_max = own.shape[1]
         self._others_tokens = np.zeros(self._slots_max)
         cells: list[Cells] = [memoryview(row) for row in own]
-        self._inflight, self._pending, self._pending_tokens, self._sent, self._started = cells
+        self._inflight, self._inflight_tokens, self._pending = cells[:3]
+        self._pending_tokens, self._sent, self._started = cells[3:]
 
     def own(self, slot: int) -> float:
         return self._inflight[slot] if slot < self._slots_max else super().own(slot)
 
-    def dispatched(self, slot: int, tokens: float, stream: bool, added: list[int]) -> None:
-        super().dispatched(slot, tokens, stream, added)
+    def dispatched(
+        self, slot: int, prompt_tokens: float, tokens: float, stream: bool, added: list[int]
+    ) -> None:
+        super().dispatched(slot, prompt_tokens, tokens, stream, added)
         if slot >= self._slots_max:
             return
         self._inflight[slot] += 1.0
+        self._inflight_tokens[slot] += prompt_tokens
         self._sent[slot] += 1.0
         if stream:
             self._pending[slot] += 1.0
@@ -140,10 +150,11 @@ class SharedInflight(Inflight):
         if slot < self._slots_max:
             self._started[slot] += 1.0
 
-    def released(self, slot: int) -> None:
-        super().released(slot)
+    def released(self, slot: int, prompt_tokens: float) -> None:
+        super().released(slot, prompt_tokens)
         if slot < self._slots_max:
             self._inflight[slot] -= 1.0
+            self._inflight_tokens[slot] -= prompt_tokens
 
     def forgot(self, slot: int, blocks: list[int]) -> None:
         super().forgot(slot, blocks)

@@ -236,6 +236,23 @@ def test_the_same_events_give_the_same_commands() -> None:
     assert play() == play()
 
 
+def test_prompt_tokens_in_flight_count_the_whole_prompt_until_the_end() -> None:
+    made = director(1)
+    arrive(made, request("a", tokens=1000, prompt=1), 1.0)
+    arrive(
+        made, request("b", tokens=1000, prompt=1), 1.1
+    )  # cached there by then: counted all the same
+    assert made.fleet.inflight_tokens.tolist() == [2000.0]
+    made.handle(ev.FirstByte("a"), 1.2)
+    assert made.fleet.inflight_tokens.tolist() == [2000.0]
+    # What a token takes is learned anew, and with it the length of a request that is open.
+    made.handle(ev.RequestFinished("a", True, ev.Usage(1333, 5, 0)), 1.3)
+    assert made.fleet.inflight_tokens.tolist() == [1000.0]
+    made.handle(ev.LegFailed("b", "broke"), 1.4)
+    made.handle(ev.RequestCancelled("b"), 1.5)
+    assert made.fleet.inflight_tokens.tolist() == [0.0]
+
+
 def test_explaining_changes_nothing_and_names_the_filter() -> None:
     made = director(3)
     made.handle(ev.EndpointChanged("u1", State.EJECTED), 1.0)
@@ -361,10 +378,13 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def accounts_balance(self) -> None:
         fleet = self.made.fleet
-        for name in ("inflight", "pending", "pending_tokens"):
+        for name in ("inflight", "inflight_tokens", "pending", "pending_tokens"):
             assert float(getattr(fleet, name).min(initial=0.0)) >= -1e-6
         current = [f for f in self.made.flights if self.made.flights.current(f)]
         assert float(fleet.inflight.sum()) == len(current)
+        for slot in range(len(fleet)):
+            there = sum(f.prompt_tokens for f in current if f.slot == slot)
+            assert fleet.inflight_tokens[slot] == there
 
 
 Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

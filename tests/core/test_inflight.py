@@ -80,8 +80,10 @@ def test_both_see_the_sum_and_nothing_is_left(steps: list[tuple[str, int, bool]]
     for who, worker in enumerate(workers):
         for name in open_at[who]:
             worker.director.handle(ev.RequestFinished(name, True, None), now + 2)
-        assert (worker.own[:3] == 0.0).all()
-        assert worker.own[3].sum() == worker.own[4].sum()  # all that was sent has begun, or ended
+        still = dict(zip(SHARED, worker.own, strict=True))
+        sent, started = still.pop("sent"), still.pop("started")
+        assert all((row == 0.0).all() for row in still.values())
+        assert sent.sum() == started.sum()  # all that was sent has begun, or ended
 
 
 def test_a_burst_on_one_is_avoided_by_the_other() -> None:
@@ -96,6 +98,20 @@ def test_a_burst_on_one_is_avoided_by_the_other() -> None:
         one.director.handle(ev.FirstByte(f"a{n}"), 1.002)
     other.look(one, 1.003)
     assert all(fleet.free_at_ms[slot] == pytest.approx(1003.0) for slot in slots)
+
+
+def test_prompt_tokens_of_all_workers_are_counted() -> None:
+    one, other = Worker(1), Worker(2)
+    slot = one.send("a", 1.0)
+    other.look(one, 1.0)
+    assert other.director.fleet.inflight_tokens[slot] == one.director.fleet.inflight_tokens[slot]
+    assert one.director.fleet.inflight_tokens[slot] > 500.0
+    one.director.handle(ev.FirstByte("a"), 1.1)
+    other.look(one, 1.1)
+    assert other.director.fleet.inflight_tokens[slot] > 500.0
+    one.director.handle(ev.RequestFinished("a", True, None), 1.2)
+    other.look(one, 1.2)
+    assert other.director.fleet.inflight_tokens.sum() == 0.0
 
 
 def test_what_one_sends_the_others_learn_and_unlearn() -> None:
