@@ -7,6 +7,7 @@ Plugins import this module and `infctl.testing`, nothing else of infctl. A plugi
 from infctl.codec.flags import flags
 from infctl.codec.metrics_text import Sample, Series, absent, by_rank, label, scan
 from infctl.core.fleet import Column, Endpoint, Fleet, Load, Mask
+from infctl.core.prefix import BLOCK_ENDS
 from infctl.core.request import Request, Role
 from infctl.core.scheduling import Filter, Handler, Picker, Scorer
 from infctl.engine import (
@@ -24,6 +25,7 @@ from infctl.workload.sampling import Draws, Quantiles
 from infctl.workload.sessions import SessionModel
 
 __all__ = [
+    "BLOCK_ENDS",
     "Capabilities",
     "Column",
     "Draws",
