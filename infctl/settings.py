@@ -16,6 +16,7 @@ def director_settings(routing: Routing, speed: float) -> Settings:
     return Settings(
         attempts_max=routing.attempts_max,
         retry_share=routing.retry_share,
+        hold=flow.hold,
         queue_max=flow.queue_max,
         queue_s=flow.queue_s / speed,
         priorities=tuple(flow.priorities),

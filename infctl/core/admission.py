@@ -32,7 +32,8 @@ def _ignore(error: Exception) -> None:
 
 
 class Admission:
-    """Holds requests while every endpoint that may serve them is saturated or on its way up."""
+    """Holds requests while every endpoint that may serve them is saturated or on its way up;
+    without `when_full`, for the latter reason alone."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Admission:
         saturation: Saturation,
         flow: FlowControl,
         queue_s: float,
+        when_full: bool,
     ) -> None:
         self.flow = flow
         self.saturation = saturation
@@ -48,20 +50,31 @@ class Admission:
         self._fleet = fleet
         self._pipeline = pipeline
         self._queue_s = queue_s
+        self._when_full = when_full
 
-    def configure(self, pipeline: Pipeline, queue_s: float, queue_max: int) -> None:
+    def configure(
+        self, pipeline: Pipeline, queue_s: float, queue_max: int, when_full: bool
+    ) -> None:
         """Go on by another policy and other limits; who waits keeps its deadline."""
-        self._pipeline, self._queue_s = pipeline, queue_s
+        self._pipeline, self._queue_s, self._when_full = pipeline, queue_s, when_full
         self.flow.queue_max = queue_max
 
     def behind(self, request: Request) -> bool:
         """Whether others that want the same endpoints have their turn before this request."""
         return self.flow.precedes(self._pipeline.key(request), request.priority)
 
+    def must_wait(self, request: Request, slot: int) -> bool:
+        """Whether a request that would go to `slot` has to wait for room. Where that is full and
+        others are not, the policy still knows best: what is cached there may be worth the wait."""
+        full = self._when_full and self.saturation.full(slot)
+        return full and not self.has_room(request)
+
     def hurries(self, request: Request, slot: int) -> bool:
         """Whether an urgent request should not wait at this endpoint for what is cached there:
         it is far too full, and less urgent requests have to wait at the router meanwhile."""
-        return self.flow.yields(request.priority) and self.saturation.full(slot, _OVERFULL)
+        if not self._when_full or not self.flow.yields(request.priority):
+            return False
+        return self.saturation.full(slot, _OVERFULL)
 
     def overfull(self) -> list[int]:
         """The slots that an urgent request avoids, unless there are no others."""
@@ -115,10 +128,12 @@ class Admission:
         return Reject(request.id, 503, message, retry_s, queue_ms, why)
 
     def has_room(self, request: Request) -> bool:
-        """Whether any endpoint that may serve a request is not full."""
-        return self._servable(request) and self.saturation.room(
-            self._pipeline.allowed(request, self._fleet).penalty
-        )
+        """Whether any endpoint that may serve a request is not full, or may be all the same."""
+        if not self._servable(request):
+            return False
+        if not self._when_full:
+            return True
+        return self.saturation.room(self._pipeline.allowed(request, self._fleet).penalty)
 
     def _servable(self, request: Request) -> bool:
         try:

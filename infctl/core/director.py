@@ -60,12 +60,14 @@ class Settings(msgspec.Struct, frozen=True):
     """What of the profile the Director itself needs.
 
     At most `queue_max` requests wait at the router, each for `queue_s`, in as many classes as
-    there are `priorities`. An endpoint with `backlog_s` of prompts ahead is saturated: some steps
-    of the largest chunks engines compute at once, so that their prefill never runs dry.
+    there are `priorities`; without `hold` only for endpoints on their way up, never for room. An
+    endpoint with `backlog_s` of prompts ahead is saturated: some steps of the largest chunks
+    engines compute at once, so that their prefill never runs dry.
     """
 
     attempts_max: int = 3
     retry_share: float = 0.2
+    hold: bool = True
     queue_max: int = 2000
     queue_s: float = 30.0
     priorities: tuple[str, ...] = ("interactive", "batch")
@@ -90,7 +92,7 @@ class Director:
         self.flow = FlowControl(len(settings.priorities), settings.queue_max)
         self._held = self.flow.held
         self.admission = Admission(
-            self.fleet, pipeline, self.saturation, self.flow, settings.queue_s
+            self.fleet, pipeline, self.saturation, self.flow, settings.queue_s, settings.hold
         )
         self.retries = Budget(self.settings.retry_share, _RETRIES_SAVED_MAX)
         self.hedges = Budget(self.settings.hedge_share, _HEDGES_SAVED_MAX)
@@ -141,7 +143,7 @@ class Director:
         self.retries.share = settings.retry_share
         self.hedges.share = settings.hedge_share
         self.slow_start.duration_ms = settings.slow_start_s * 1000.0
-        self.admission.configure(pipeline, settings.queue_s, settings.queue_max)
+        self.admission.configure(pipeline, settings.queue_s, settings.queue_max, settings.hold)
 
     def explain(self, request: Request, now: float) -> tuple[list[Row], int]:
         """How every endpoint would rate for this request now, and the slot of the best (−1 where
@@ -165,9 +167,7 @@ class Director:
         cached, choice = self._choose(request)
         if choice is None:
             return self._unserved(request)
-        if self.saturation.full(choice.slot) and not self.admission.has_room(request):
-            # Full, but others are not: then the policy still knows best, for what is cached there
-            # may be worth the wait.
+        if self.admission.must_wait(request, choice.slot):
             return [*self.admission.hold(request)]
         return [self._dispatch(request, 1, (), cached, choice)]
 

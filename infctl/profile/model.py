@@ -182,8 +182,11 @@ class Flow(Part):
 
     At most `queue_max` wait, each for at most `queue_s`; the rest is answered 429 with Retry-After.
     `priorities` are the classes clients may name, the most urgent first; it is also the default.
+    With `hold` false, every request goes to an engine at once and waits there; only for endpoints
+    that are starting, while none is ready, requests wait here.
     """
 
+    hold: bool = True
     queue_max: Count = 2000
     queue_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     priorities: Annotated[list[Name], Field(min_length=1, max_length=8)] = ["interactive", "batch"]

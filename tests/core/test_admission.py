@@ -261,6 +261,42 @@ def test_the_last_endpoint_that_fails_holds_its_requests_until_it_is_back() -> N
     assert ids([second]) == ["b"]
 
 
+def test_without_hold_requests_go_to_full_endpoints_and_wait_there() -> None:
+    made = director(2, hold=False)
+    assert [ids(arrive(made, name)) for name in "abcdef"] == [[name] for name in "abcdef"]
+    assert len(made.flow) == 0
+    assert made.fleet.inflight.tolist() == [3.0, 3.0]
+
+
+def test_without_hold_requests_still_wait_for_an_endpoint_on_its_way_up() -> None:
+    made = director(1, State.STARTING, hold=False)
+    assert [arrive(made, name) for name in "abcd"] == [[]] * 4
+    # Room or not, all go at once: each of them fills an endpoint.
+    assert ids(made.handle(ev.EndpointChanged("u0", State.READY), 2.0)) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(("hold", "slot"), [(True, 1), (False, 0)])
+def test_without_hold_urgent_requests_do_not_avoid_full_endpoints(hold: bool, slot: int) -> None:
+    made = director(2, hold=hold)
+    join(made, 2, State.STARTING, models=("other",))
+    blocks = known_at_u0(made)
+    assert arrive(made, "waits", now=0.0, model="other", priority=1) == []
+    backlog(made, 0, 60_000)
+    (command,) = arrive(made, "a", now=0.0, tokens=100_000, blocks=blocks)
+    assert isinstance(command, Dispatch)
+    assert command.slot == slot
+
+
+def test_hold_can_be_switched_while_requests_wait() -> None:
+    made = director(1)
+    arrive(made, "a")
+    assert [arrive(made, name) for name in "bc"] == [[], []]
+    made.configure(made.pipeline, Settings(hold=False))
+    assert ids(made.handle(ev.Tick(), 1.5)) == ["b", "c"]
+    made.configure(made.pipeline, Settings())
+    assert arrive(made, "d") == []
+
+
 def test_one_model_waits_and_another_goes() -> None:
     made = director(1)
     join(made, 1, models=("other",))
