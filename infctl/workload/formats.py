@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BLOCK_TOKENS = 512
+AZURE_HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 TOKENS_MAX = 10_000_000
 SECONDS_MAX = 366 * 86_400
+_DIGITS_MAX = 20
 _OWN_ID = 1 << 62  # ids of prompts that share nothing lie above those of files
 
 Format = Literal["mooncake", "azure", "infctl"]
@@ -88,8 +90,10 @@ def own_row(line: bytes, number: int) -> Row:
     tokens = total if item.input_tokens is None else item.input_tokens
     if item.segments and tokens != total:
         raise ValueError(f"input_tokens is {tokens}, but the segments add up to {total}")
-    if not 0 < tokens <= TOKENS_MAX:
+    if not tokens:
         raise ValueError("needs input_tokens, or segments")
+    if tokens > TOKENS_MAX:
+        raise ValueError(f"the segments add up to {tokens:,} tokens; at most {TOKENS_MAX:,}")
     pairs = item.segments or [(_OWN_ID + number, tokens)]
     return Row(item.at_s, tuple(Segment(*p) for p in pairs), item.output_tokens, item.session)
 
@@ -98,21 +102,25 @@ def azure_row(line: bytes, number: int) -> Row:
     """A CSV line: timestamp, prompt tokens, output tokens."""
     fields = line.decode("ascii").strip().split(",")
     if len(fields) != 3:
-        raise ValueError(f"{len(fields)} fields, expected TIMESTAMP,ContextTokens,GeneratedTokens")
+        raise ValueError(f"{len(fields)} fields, expected {AZURE_HEADER.decode()}")
     at_s = _seconds(fields[0])
     context, generated = (_tokens(text) for text in fields[1:])
     return Row(at_s, (Segment(_OWN_ID + number, context),), generated)
 
 
 def _seconds(text: str) -> float:
-    moment = datetime.fromisoformat(text.strip())
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ValueError(f"{text[:40]!r} is not a time like 2023-11-16 18:15:46.68") from error
     return (moment.replace(tzinfo=None) - datetime(2000, 1, 1)).total_seconds()
 
 
 def _tokens(text: str) -> int:
-    value = int(text)
+    digits = text.strip()
+    value = int(digits) if digits.isdecimal() and len(digits) <= _DIGITS_MAX else 0
     if not 0 < value <= TOKENS_MAX:
-        raise ValueError(f"{value} tokens; expected 1 to {TOKENS_MAX:,}")
+        raise ValueError(f"{digits[:40]!r} tokens; expected 1 to {TOKENS_MAX:,}")
     return value
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from infctl.errors import InputError
-from infctl.workload.formats import PARSERS, SECONDS_MAX, Format, Row
+from infctl.workload.formats import AZURE_HEADER, PARSERS, SECONDS_MAX, Format, Row
 from infctl.workload.model import WorkloadRequest
 from infctl.workload.sampling import Draws
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _LINE_BYTES_MAX = 4 << 20
 _ROWS_MAX = 2_000_000
 _SNIFF_BYTES = 4096
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _QUANTUM_S_MIN = 0.5
 _FORMATS_HINT = (
     "Traces are Mooncake JSONL (timestamp, input_length, output_length, hash_ids), Azure CSV "
@@ -80,7 +81,9 @@ def open_trace(path: str | Path) -> Trace:
         hint = "Give the path of a trace, or the name of a built-in workload."
         raise InputError("no such trace", where=str(path), hint=hint) from error
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        why = error.strerror or str(error)
+        hint = None if path.is_file() else "Traces are read from files; save this one first."
+        raise InputError(f"cannot be read: {why}", where=str(path), hint=hint) from error
 
 
 def read_trace(stream: BinaryIO, name: str) -> Trace:
@@ -90,7 +93,7 @@ def read_trace(stream: BinaryIO, name: str) -> Trace:
     parse = PARSERS[format_]
     rows: list[Row] = []
     for number, line in _lines(stream, name):
-        if format_ == "azure" and number == 1:
+        if format_ == "azure" and line.strip() == AZURE_HEADER and not rows:
             continue
         where = f"{name}:{number}"
         try:
@@ -108,6 +111,8 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     number = 0
     while line := stream.readline(_LINE_BYTES_MAX + 1):
         number += 1
+        if number == 1:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
         if len(line) > _LINE_BYTES_MAX:
             raise InputError(f"longer than {_LINE_BYTES_MAX >> 20} MiB", where=f"{name}:{number}")
         if number > _ROWS_MAX:
@@ -122,10 +127,10 @@ def _sniff(head: bytes, name: str) -> Format:
     if b"\0" in head or head[:2] == b"\x1f\x8b":
         hint = f"Unpack it first. {_FORMATS_HINT}"
         raise InputError("is a binary or compressed file, not a trace", where=name, hint=hint)
-    first = head.lstrip().split(b"\n", 1)[0]
+    first = head.removeprefix(_BYTE_ORDER_MARK).lstrip().split(b"\n", 1)[0].strip()
     if first.startswith(b"{"):
         return "infctl" if b'"at_s"' in first else "mooncake"
-    if b"ContextTokens" in first and b"GeneratedTokens" in first:
+    if first == AZURE_HEADER:
         return "azure"
     raise InputError("is not a trace this program knows", where=f"{name}:1", hint=_FORMATS_HINT)
 
@@ -138,14 +143,15 @@ def _check_order(row: Row, rows: list[Row], where: str) -> None:
         hint = "Sort the trace by time."
         raise InputError(f"is {late_s:g} s earlier than the line before", where=where, hint=hint)
     if row.at_s - rows[0].at_s > SECONDS_MAX:
-        raise InputError("is more than a year after the first line", where=where)
+        hint = "Correct its time, or split the trace."
+        raise InputError("is more than a year after the first line", where=where, hint=hint)
 
 
 def _reason(error: Exception) -> str:
     text = str(error)
     if isinstance(error, UnicodeDecodeError) or "utf-8" in text.lower():
         return "is not text"
-    return text[:1].lower() + text[1:]
+    return text if text.startswith("JSON") else text[:1].lower() + text[1:]
 
 
 def _quantum_s(times_s: list[float]) -> float:

@@ -52,10 +52,21 @@ def test_azure_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"2023-11-16 18:15:46,374", b"yesterday,1,1", b"2023-11-16,x,1", b"2023-11-16,0,1"]
+    ("line", "says"),
+    [
+        (b"2023-11-16 18:15:46,374", "2 fields"),
+        (b"yesterday,1,1", "'yesterday' is not a time"),
+        (b"2023-11-16,x,1", "'x' tokens"),
+        (b"2023-11-16,0,1", "'0' tokens; expected 1 to 10,000,000"),
+        (b"2023-11-16,-4,1", "'-4' tokens"),
+        (b"2023-11-16,,1", "'' tokens"),
+        (b"2023-11-16,4.0,1", "'4.0' tokens"),
+        (b"2023-11-16,1_0,1", "'1_0' tokens"),
+        (b"2023-11-16,1," + b"9" * 5000, "'9{40}' tokens"),
+    ],
 )
-def test_broken_azure_lines(line: bytes) -> None:
-    with pytest.raises(ValueError):
+def test_broken_azure_lines(line: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
         azure_row(line, 2)
 
 
@@ -73,6 +84,10 @@ def test_own_lines() -> None:
         (b'{"at_s":0,"output_tokens":1,"input_tokens":5,"sesion":"a"}', "sesion"),
         (b'{"at_s":0,"output_tokens":1,"segments":[[-1,4]]}', "segments"),
         (b'{"at_s":1e99,"output_tokens":1,"input_tokens":5}', "at_s"),
+        (b'{"at_s":NaN,"output_tokens":1,"input_tokens":5}', "malformed"),
+        (b'{"at_s":-1,"output_tokens":1,"input_tokens":5}', "at_s"),
+        (b'{"at_s":0,"output_tokens":1,"segments":[[1,0]]}', "segments"),
+        (b'{"at_s":0,"output_tokens":1,"segments":[[1,9000000],[2,9000000]]}', "18,000,000 tokens"),
     ],
 )
 def test_broken_own_lines(line: bytes, says: str) -> None:

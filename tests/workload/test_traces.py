@@ -16,6 +16,9 @@ DATA = Path(os.environ.get("INFCTL_DATA") or Path(__file__).parents[2] / "../sha
 LINE = '{"timestamp": %d, "input_length": 600, "output_length": 5, "hash_ids": [0, %d]}\n'
 
 
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
 def read(text: str | bytes) -> Trace:
     return read_trace(io.BytesIO(text.encode() if isinstance(text, str) else text), "t.jsonl")
 
@@ -59,6 +62,26 @@ def test_rounded_timestamps_are_spread_by_the_seed() -> None:
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "t.jsonl", "no requests"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16,5\n", "t.jsonl:2", "2 fields"),
         ("1" * 5 + '"at_s"', "t.jsonl:1", "not a trace"),
+        (LINE % (0, 1) + LINE % (1, 1) + "{oops\n", "t.jsonl:3", r"JSON is malformed"),
+        (LINE % (0, 1) + (LINE % (1, 1))[:40], "t.jsonl:2", "truncated"),
+        (LINE % (0, 1) + (LINE % (1, 1)).strip() * 2, "t.jsonl:2", "trailing"),
+        (LINE % (0, 1) + LINE.replace("%d,", "NaN,", 1) % 1, "t.jsonl:2", "malformed"),
+        (LINE % (0, 1) + LINE.replace("%d,", "1e400,", 1) % 1, "t.jsonl:2", "out of range"),
+        (LINE % (0, 1) + LINE.replace("600", "6.5") % (1, 1), "t.jsonl:2", "input_length"),
+        (LINE % (0, 1) + LINE.replace("600", "true") % (1, 1), "t.jsonl:2", "input_length"),
+        (LINE % (0, 1) + LINE % (1, -1), "t.jsonl:2", "hash_ids"),
+        (LINE % (0, 1) + LINE % (1, 1 << 70), "t.jsonl:2", "hash_ids"),
+        (LINE % (0, 1) + LINE.replace("5", "10000001") % (1, 1), "t.jsonl:2", "output_length"),
+        (LINE % (1_700_000_000_000, 1), "t.jsonl:1", "timestamp"),
+        (
+            LINE % (0, 1) + '{"at_s": 1, "input_tokens": 5, "output_tokens": 1}',
+            "t.jsonl:2",
+            "field",
+        ),
+        ("TIMESTAMP,GeneratedTokens,ContextTokens\n2023-11-16,5,6\n", "t.jsonl:1", "not a trace"),
+        (AZURE + "2023-11-16,5,6\n2023-11-15,5,6\n", "t.jsonl:3", "86400 s earlier"),
+        (AZURE + "2023-11-16,5,6\n" + AZURE, "t.jsonl:3", "is not a time"),
+        (AZURE + "2022-11-16,5,6\n2023-11-18,5,6\n", "t.jsonl:3", "more than a year"),
     ],
 )
 def test_broken_traces_say_where_and_what(text: str | bytes, where: str, says: str) -> None:
@@ -80,6 +103,24 @@ def test_any_bytes_are_a_trace_or_an_input_error(data: bytes) -> None:
 def test_an_endless_line_is_refused() -> None:
     with pytest.raises(InputError, match="longer than"):
         read(LINE % (0, 1) + "{" + " " * (5 << 20))
+
+
+def test_what_editors_add_does_no_harm() -> None:
+    assert len(read("\ufeff" + LINE % (0, 1) + "\r\n" + (LINE % (1, 2)).replace("\n", "\r\n"))) == 2
+    azure = "\ufeff\r\n" + AZURE.replace("\n", "\r\n") + "\r\n2023-11-16 01:00:00,5,6\r\n"
+    assert [r.input_tokens for r in read(azure).requests(0)] == [5]
+
+
+def test_a_pipe_is_told_to_be_saved_first() -> None:
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, (LINE % (0, 1)).encode())
+        os.close(writer)
+        with pytest.raises(InputError, match="cannot be read") as caught:
+            open_trace(f"/dev/fd/{reader}")
+        assert "save" in (caught.value.hint or "")
+    finally:
+        os.close(reader)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
