@@ -82,8 +82,8 @@ def open_trace(path: str | Path) -> Trace:
         raise InputError("no such trace", where=str(path), hint=hint) from error
     except OSError as error:
         why = error.strerror or str(error)
-        hint = None if path.is_file() else "Traces are read from files; save this one first."
-        raise InputError(f"cannot be read: {why}", where=str(path), hint=hint) from error
+        stream_hint = None if path.is_file() else "Traces are read from files: save it as one."
+        raise InputError(f"cannot be read: {why}", where=str(path), hint=stream_hint) from error
 
 
 def read_trace(stream: BinaryIO, name: str) -> Trace:
