@@ -95,8 +95,7 @@ class Fleet:
     `pending_tokens` the uncached prompt tokens of these; `rtt_ms`;
     and what core.latency learns: `free_at_ms` (monotonic ms at which the prefill queue should be
     empty), prefill `ms_per_token` and `overhead_ms`, decode `step_ms` and `step_ms_per_request`,
-    `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip), and
-    `prefill_share`, the share of the last seconds that the prompts sent there take to compute.
+    and `fixed_ms`, the sum of what does not depend on the request (overhead, a step, round trip).
     For core.saturation: requests `sent` there by this router, and `started` of them (a first token,
     or an end without one), in all; how many more than these wait there (`queued_ahead`), and from
     which number on another one would only wait (`queued_max`).
@@ -115,7 +114,6 @@ class Fleet:
         "step_ms",
         "step_ms_per_request",
         "fixed_ms",
-        "prefill_share",
         "queued_ahead",
         "queued_max",
     )
@@ -135,7 +133,6 @@ class Fleet:
     step_ms: Column
     step_ms_per_request: Column
     fixed_ms: Column
-    prefill_share: Column
     sent: Column
     started: Column
     queued_ahead: Column

@@ -6,16 +6,12 @@ first token is overhead + slope × uncached tokens. Decode: the time per output 
 linearly with the requests in flight. Both lines are fitted by least squares with exponential
 forgetting, per endpoint, leaning on what its pool has learned while its own samples are few.
 
-How much of its time an endpoint computes prompts (`prefill_share`) decides how often its decoding
-is stalled; it is counted when prompts are sent, over a window that forgets exponentially.
-
 The results live in the fleet's columns (`overhead_ms`, `ms_per_token`, `free_at_ms`, `step_ms`,
 `step_ms_per_request`), so that a scorer reads them without a loop.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,14 +34,9 @@ _STEP_REQUESTS = 20.0
 """Line offsets: a prefill's fixed cost in tokens (1,000 to 7,000 in the shipped timing models) and
 a decode step's in requests (15 to 60)."""
 
+_OFFSET_TIMES = 10.0
 _UNKNOWN_MS_PER_TOKEN = 0.05
 _UNKNOWN_OVERHEAD_MS = 30.0
-
-WINDOW_MS = 20_000.0
-"""Of `prefill_share`: some answers' time, so that it says what the next one will live through."""
-
-_FORGET_EVERY = 0.02
-"""Of the window: how coarsely time passes, so that a dispatch does not look at every endpoint."""
 
 _PATIENCE_MS = 1000.0
 _PATIENCE_TOKENS = 10.0
@@ -59,7 +50,8 @@ class Line:
     """y ≈ a + b·x by least squares with exponential forgetting; a and b are never negative.
 
     While the samples do not tell a from b (too few, or all at one x), a is taken to be worth
-    `offset` units of x, whatever the scale of y.
+    `offset` units of x, whatever the scale of y. It is never believed to be worth more than ten
+    times that: a load that seems to cost nothing would draw every request to one endpoint.
     """
 
     __slots__ = ("offset", "samples", "w", "x", "xx", "xy", "y")
@@ -94,10 +86,10 @@ class Line:
             b = y / reach if reach > 0 else 0.0
             return self.offset * b, b
         b = (w * xy - x * y) / spread
-        a = (y - b * x) / w
-        if a < 0.0:
+        if b * x > y:
             return 0.0, xy / xx
-        return (a, b) if b >= 0.0 else (y / w, 0.0)
+        b = max(b, y / (x + _OFFSET_TIMES * self.offset * w)) if self.offset else max(b, 0.0)
+        return (y - b * x) / w, b
 
 
 class Latency:
@@ -109,8 +101,6 @@ class Latency:
         self._decode: dict[int, Line] = {}
         self._pools: dict[str, tuple[Line, Line]] = {}
         self._last_first_byte_ms: dict[int, float] = {}
-        self._forgot_ms = 0.0
-        self.window_ms = WINDOW_MS
 
     def join(self, slot: int, pool: str) -> None:
         """Start an endpoint from what its pool has learned."""
@@ -127,13 +117,7 @@ class Latency:
         cells = self._fleet.cells
         free_at = cells["free_at_ms"]
         start = free_at[slot] if free_at[slot] > now_ms else now_ms
-        took_ms = uncached_tokens * cells["ms_per_token"][slot]
-        free_at[slot] = start + took_ms
-        since_ms = now_ms - self._forgot_ms
-        if since_ms > self.window_ms * _FORGET_EVERY:
-            self._fleet.prefill_share *= math.exp(-since_ms / self.window_ms)
-            self._forgot_ms = now_ms
-        cells["prefill_share"][slot] += took_ms / self.window_ms
+        free_at[slot] = start + uncached_tokens * cells["ms_per_token"][slot]
 
     def first_byte(
         self, slot: int, pool: str, uncached_tokens: float, dispatched_ms: float, now_ms: float

@@ -24,12 +24,12 @@ BASELINE = "round-robin"
 _GRIDS: dict[str, dict[str, list[Any]]] = {
     "least-request": {},
     "bounded-load-hash": {
-        "load_factor": [1.25, 1.1, 1.5],
-        "prefix_bytes": [256, 4096, 8192, 16_384],
+        "load_factor": [1.25, 1.1, 2.0],
+        "prefix_bytes": [256, 4096, 8192, 65_536],
     },
     "sglang-cache-aware": {
         "cache_threshold": [0.3, 0.1, 0.5],
-        "balance_abs_threshold": [64, 16, 4],
+        "balance_abs_threshold": [64, 32, 16, 4],
         "balance_rel_threshold": [1.5, 1.1],
     },
     "llm-d-default": {
@@ -37,7 +37,7 @@ _GRIDS: dict[str, dict[str, list[Any]]] = {
         "queue_weight": [2.0, 4.0],
         "kv_weight": [2.0, 4.0, 0.5],
     },
-    "dynamo-cost": {"overlap_weight": [1.0, 0.5, 2.0, 4.0]},
+    "dynamo-cost": {"overlap_weight": [1.0, 0.5, 2.0, 4.0, 8.0]},
 }
 _INTERVAL_S = {"llm-d-default": 0.05}
 """llm-d's endpoint picker reads metrics every 50 ms by default."""
@@ -72,19 +72,24 @@ def rivals() -> list[str]:
     return list(_GRIDS)
 
 
+def grid(policy: str) -> dict[str, list[Any]]:
+    """What is tried of a rule's parameters, the published value first."""
+    return _GRIDS.get(policy, {})
+
+
 def variants(profile: Profile, policy: str) -> list[Contender]:
     """A rule with every set of parameters of its grid, the published one first; of another policy
     just its defaults. Raises InputError for an unknown policy."""
     return [
         Contender(policy, parameters, _with(profile, policy, parameters))
-        for parameters in _combinations(_GRIDS.get(policy, {}))
+        for parameters in _combinations(grid(policy))
     ]
 
 
-def _combinations(grid: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    for values in product(*grid.values()):
-        chosen = dict(zip(grid, values, strict=True))
-        yield {k: v for k, v in chosen.items() if v != grid[k][0]}
+def _combinations(values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    for each in product(*values.values()):
+        chosen = dict(zip(values, each, strict=True))
+        yield {k: v for k, v in chosen.items() if v != values[k][0]}
 
 
 def _with(profile: Profile, policy: str, parameters: dict[str, Any]) -> Profile:

@@ -96,11 +96,27 @@ def test_predicted_ttft_adds_up_in_ms() -> None:
         made.cells["free_at_ms"][slot] = free_at
         made.cells["ms_per_token"][slot] = per_token
         made.cells["inflight"][slot] = inflight
+        made.cells["inflight_tokens"][slot] = 250 * inflight
         made.cells["step_ms_per_request"][slot] = 2
         made.cells["fixed_ms"][slot] = 60 + rtt
     request = Request(id="r", model="m", prompt_tokens=1000.0, output_tokens=20.0)
-    expected = [-(0 + 100 + 60), -(500 + 50 + 4 * (5 + 2 * 5) + 60), -(0 + 0 + 60 + 7)]
-    assert score("predicted-ttft", made, request, [0, 500, 2000]) == [float(x) for x in expected]
+    # 8 ms a token of the 50 that are allowed; four others wait for 50 ms, the answer takes 160.
+    per_token = 8 / 50 * (0.2 * 4 * 50 + 0.1 * 160)
+    memory = 0.2 * 1000 * 0.1
+    expected = [-(0 + 100 + 60), -(500 + 50 + memory + per_token + 60), -(0 + 0 + 60 + 7)]
+    assert score("predicted-ttft", made, request, [0, 500, 2000]) == pytest.approx(expected)
+
+
+def test_time_per_token_counts_the_more_the_scarcer_it_is() -> None:
+    made = fleet(2)
+    for slot, inflight in enumerate((2, 4)):
+        made.cells["inflight"][slot] = inflight
+        made.cells["step_ms_per_request"][slot] = 10
+    request = Request(id="r", model="m", output_tokens=100.0)
+    few, many = score("predicted-ttft", made, request, [0, 0])
+    assert (few, many) == pytest.approx((-(20 * 10 * 0.4), -(40 * 10 * 0.8)))
+    relaxed = score("predicted-ttft", made, request, [0, 0], tpot_ms=200.0)
+    assert relaxed == pytest.approx([few / 4, many / 4])
 
 
 def test_bad_parameters_are_refused_in_words() -> None:
