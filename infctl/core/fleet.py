@@ -150,6 +150,8 @@ class Fleet:
         self.loads: list[Load | None] = []
         self.ready: Mask = np.zeros(0, dtype=bool)
         self.cells: dict[str, Cells] = {}
+        self._serving: dict[str, Mask] = {}
+        self._serving_version = 0
         self._by_id: dict[str, int] = {}
         self._free: list[int] = []
         self._arrays: dict[str, Column] = {}
@@ -203,6 +205,19 @@ class Fleet:
     def mask(self, wanted: Iterator[bool]) -> Mask:
         """A column of booleans from one value per slot."""
         return np.fromiter(wanted, dtype=bool, count=len(self.slots))
+
+    def serving(self, model: str) -> Mask:
+        """The ready endpoints that have a model, to compare them with each other: what those of
+        other models do says nothing. Not to be written to."""
+        if self._serving_version != self.version:
+            self._serving_version = self.version
+            self._serving.clear()
+        found = self._serving.get(model)
+        if found is None:
+            found = self.ready & self.mask(e is not None and model in e.models for e in self.slots)
+            if found.any():  # names that nobody serves are not kept: clients may make up any
+                self._serving[model] = found
+        return found
 
     def report(self, slot: int, load: Load | None) -> None:
         """Take in a scrape. What it lacks keeps its last value, for a gap is not idleness."""

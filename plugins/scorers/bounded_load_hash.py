@@ -43,8 +43,8 @@ class BoundedLoadHash(msgspec.Struct, frozen=True, dict=True):
 
     def score(self, request: Request, fleet: Fleet, cached: Column) -> Column:
         loads = fleet.inflight
-        ready = loads[fleet.ready]
-        bound = self.load_factor * (float(ready.sum()) + 1.0) / max(len(ready), 1)
+        open_now = loads[fleet.serving(request.model)]
+        bound = self.load_factor * (float(open_now.sum()) + 1.0) / max(len(open_now), 1)
         score: Column = np.where(loads + 1.0 > bound, -_BEHIND, 0.0)
         if request.blocks:
             score += self._order(request.blocks, fleet)

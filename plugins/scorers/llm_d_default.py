@@ -35,12 +35,12 @@ class LlmDDefault(msgspec.Struct, frozen=True):
             cached * (self.prefix_weight / max(request.prompt_tokens, 1.0)), self.prefix_weight
         )
         total += (1.0 - np.minimum(fleet.kv_usage, 1.0)) * self.kv_weight
-        total += self._queue(fleet) * self.queue_weight
+        total += self._queue(request, fleet) * self.queue_weight
         return total / (self.prefix_weight + self.queue_weight + self.kv_weight)
 
     @staticmethod
-    def _queue(fleet: Fleet) -> Column | float:
-        queues = fleet.waiting[fleet.ready]
+    def _queue(request: Request, fleet: Fleet) -> Column | float:
+        queues = fleet.waiting[fleet.serving(request.model)]
         if not len(queues):
             return 1.0
         shortest, longest = float(queues.min()), float(queues.max())

@@ -12,12 +12,12 @@ class SglangCacheAware(msgspec.Struct, frozen=True):
     """The rule `cache_aware` of SGLang's router (docs.sglang.ai, "SGLang Model Gateway"; defaults
     as published there).
 
-    Loads are the requests open at each endpoint. They are uneven where the largest exceeds the
-    smallest by more than `balance_abs_threshold` and by more than `balance_rel_threshold` times:
-    then the least loaded endpoint takes the request. While they are even, the endpoint that holds
-    the longest prefix does, if that is more than the share `cache_threshold` of the prompt;
-    otherwise the least loaded one again. Differences: prefixes are looked up in this router's
-    index, whole blocks of it, and equals are drawn among at random.
+    Loads are the requests open at each endpoint of the model. They are uneven where the largest
+    exceeds the smallest by more than `balance_abs_threshold` and by more than
+    `balance_rel_threshold` times: then the least loaded endpoint takes the request. While they are
+    even, the endpoint that holds the longest prefix does, if that is more than the share
+    `cache_threshold` of the prompt; otherwise the least loaded one again. Differences: prefixes are
+    looked up in this router's index, whole blocks of it, and equals are drawn among at random.
     """
 
     cache_threshold: float = 0.3
@@ -35,14 +35,14 @@ class SglangCacheAware(msgspec.Struct, frozen=True):
             raise ValueError("balance_rel_threshold must be at least 1")
 
     def score(self, request: Request, fleet: Fleet, cached: Column) -> Column:
-        if request.prompt_tokens > 0.0 and self._even(fleet):
-            share: Column = np.minimum(cached / request.prompt_tokens, 1.0)
-            if share[fleet.ready].max(initial=0.0) > self.cache_threshold:
-                return share
-        return -fleet.inflight
+        loads = fleet.inflight
+        score: Column = -loads
+        if request.prompt_tokens > 0.0 and self._even(loads[fleet.serving(request.model)]):
+            share = np.minimum(cached / request.prompt_tokens, 1.0)
+            np.copyto(score, share, where=share > self.cache_threshold)
+        return score
 
-    def _even(self, fleet: Fleet) -> bool:
-        loads = fleet.inflight[fleet.ready]
+    def _even(self, loads: Column) -> bool:
         if not len(loads):
             return True
         least, most = float(loads.min()), float(loads.max())

@@ -33,6 +33,25 @@ def test_a_freed_slot_is_used_again_clean_and_under_a_new_generation() -> None:
     assert fleet.slot_of("a") is None
 
 
+def test_who_serves_a_model_follows_the_fleet() -> None:
+    fleet = Fleet()
+    for name, models in (("a", ("m", "alias")), ("b", ("other",)), ("c", ("m",))):
+        fleet.add(Endpoint(unit=name, url="", models=models), State.READY)
+    assert fleet.serving("m").tolist() == [True, False, True]
+    assert fleet.serving("alias").tolist() == [True, False, False]
+    assert fleet.serving("none").tolist() == [False] * 3
+    fleet.set_state(0, State.DRAINING)
+    assert fleet.serving("m").tolist() == [False, False, True]
+    assert not fleet.serving("alias").any()
+    fleet.remove("c")
+    assert not fleet.serving("m").any()
+    fleet.add(endpoint("d"), State.READY)
+    assert fleet.serving("m").tolist() == [False, False, True]
+    for number in range(100):
+        fleet.serving(f"made-up-{number}")
+    assert set(fleet._serving) == {"m"}
+
+
 def test_an_id_is_there_once() -> None:
     fleet = Fleet()
     fleet.add(endpoint("a"))

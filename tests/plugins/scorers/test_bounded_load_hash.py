@@ -4,10 +4,11 @@ are written by place in that order (0 is the key's home)."""
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
@@ -19,7 +20,7 @@ from infctl.profile.model import PluginRef
 from infctl.testing import check_scorer
 from infctl_plugins.scorers.bounded_load_hash import BoundedLoadHash
 
-from .decisions import chosen, fleet_of, prompt
+from .decisions import SEEDS, THOUSAND, chosen, fleet_of, prompt
 
 NAME = "bounded-load-hash"
 KEY = 0xC0FFEE_DECADE_40
@@ -67,6 +68,14 @@ def test_only_ready_endpoints_count() -> None:
     busy = fleet_of(4, down=order[:1], inflight=[loads[slot] for slot in range(4)])
     assert chosen(NAME, busy, prompt(blocks=[KEY])) == {order[3]}
     assert chosen(NAME, fleet_of(2, down=[0, 1]), prompt(blocks=[KEY])) == set()
+
+
+def test_the_mean_is_of_the_models_endpoints() -> None:
+    order = order_of(4)
+    # 1.25 × (2 + 2 + 3 + 1) / 3 = 3.3; with the idle one of another model it would be 2.5
+    loads = dict(zip(order, (2, 2, 3, 0), strict=True))
+    made = fleet_of(4, others=order[3:], inflight=[loads[slot] for slot in range(4)])
+    assert chosen(NAME, made, prompt(blocks=[KEY])) == {order[0]}
 
 
 def test_a_prompt_without_a_whole_block_goes_to_anyone_within_the_bound() -> None:
@@ -155,6 +164,16 @@ def reference(rows: list[tuple[bool, int]], key: int) -> set[int]:
     st.integers(0, 2**64 - 1),
 )
 def test_it_is_the_plain_loop(rows: list[tuple[bool, int]], key: int) -> None:
+    check(rows, key)
+
+
+@settings(max_examples=8, deadline=None)
+@given(SEEDS.map(Random), st.integers(0, 2**64 - 1))
+def test_it_is_the_plain_loop_over_a_thousand(draws: Random, key: int) -> None:
+    check([(draws.random() < 0.9, draws.randint(0, 12)) for _ in range(THOUSAND)], key)
+
+
+def check(rows: list[tuple[bool, int]], key: int) -> None:
     down = [n for n, row in enumerate(rows) if not row[0]]
     made = fleet_of(len(rows), down, inflight=[row[1] for row in rows])
     assert chosen(NAME, made, prompt(blocks=[key])) == reference(rows, key)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infctl import compose
@@ -13,7 +15,7 @@ from infctl.profile.model import PluginRef
 from infctl.testing import check_scorer
 from infctl_plugins.scorers.dynamo_cost import DynamoCost
 
-from .decisions import chosen, fleet_of, prompt
+from .decisions import SEEDS, THOUSAND, chosen, fleet_of, prompt
 
 NAME = "dynamo-cost"
 BLOCK = 16.0
@@ -104,6 +106,28 @@ def reference(rows: list[tuple[bool, int, int, int]], tokens: int, weight: float
 def test_it_is_the_plain_loop(
     rows: list[tuple[bool, int, int, int]], tokens: int, weight: float
 ) -> None:
+    check(rows, tokens, weight)
+
+
+@settings(max_examples=8, deadline=None)
+@given(SEEDS.map(Random), st.integers(0, 3000), st.sampled_from([0, 0.5, 1, 3]))
+def test_it_is_the_plain_loop_over_a_thousand(draws: Random, tokens: int, weight: float) -> None:
+    check(
+        [
+            (
+                draws.random() < 0.9,
+                draws.randint(0, 5000),
+                draws.randint(0, 9000),
+                draws.randint(0, 1500),
+            )
+            for _ in range(THOUSAND)
+        ],
+        tokens,
+        weight,
+    )
+
+
+def check(rows: list[tuple[bool, int, int, int]], tokens: int, weight: float) -> None:
     down = [n for n, row in enumerate(rows) if not row[0]]
     columns = {"pending_tokens": [r[1] for r in rows], "inflight_tokens": [r[2] for r in rows]}
     made = fleet_of(len(rows), down, **columns)

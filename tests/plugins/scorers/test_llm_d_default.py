@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infctl import compose
@@ -12,7 +14,7 @@ from infctl.profile.model import PluginRef
 from infctl.testing import check_scorer
 from infctl_plugins.scorers.llm_d_default import LlmDDefault
 
-from .decisions import chosen, fleet_of, prompt
+from .decisions import SEEDS, THOUSAND, chosen, fleet_of, prompt
 
 NAME = "llm-d-default"
 
@@ -59,6 +61,12 @@ def test_only_ready_endpoints_count() -> None:
     assert chosen(NAME, fleet_of(2, down=[0, 1]), prompt()) == set()
 
 
+def test_queues_of_other_models_are_no_measure() -> None:
+    # 2 + 2 × 0.6 against 0 + 2: the longest queue is 2, and not the other model's 100
+    made = fleet_of(3, others=[0], waiting=[100, 1, 2], kv_usage=[0.0, 0.4, 0.0])
+    assert chosen(NAME, made, prompt()) == {1}
+
+
 def test_an_empty_prompt_goes_by_queue_and_memory() -> None:
     made = fleet_of(2, waiting=[1, 0], kv_usage=[0.0, 0.9])  # 2 against 2 + 0.2
     assert chosen(NAME, made, prompt(0.0), [0, 0]) == {1}
@@ -100,6 +108,27 @@ def reference(rows: list[tuple[bool, int, float, int]], tokens: int) -> set[int]
 
 @given(st.lists(ROW, min_size=1, max_size=6), st.integers(1, 3000))
 def test_it_is_the_plain_loop(rows: list[tuple[bool, int, float, int]], tokens: int) -> None:
+    check(rows, tokens)
+
+
+@settings(max_examples=8, deadline=None)
+@given(SEEDS.map(Random), st.integers(1, 3000))
+def test_it_is_the_plain_loop_over_a_thousand(draws: Random, tokens: int) -> None:
+    check(
+        [
+            (
+                draws.random() < 0.9,
+                draws.randint(0, 20),
+                draws.random() * 1.2,
+                draws.randint(0, 1500),
+            )
+            for _ in range(THOUSAND)
+        ],
+        tokens,
+    )
+
+
+def check(rows: list[tuple[bool, int, float, int]], tokens: int) -> None:
     down = [n for n, row in enumerate(rows) if not row[0]]
     columns = {"waiting": [r[1] for r in rows], "kv_usage": [r[2] for r in rows]}
     made = fleet_of(len(rows), down, **columns)

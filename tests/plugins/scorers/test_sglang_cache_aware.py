@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infctl import compose
@@ -12,7 +14,7 @@ from infctl.profile.model import PluginRef
 from infctl.testing import check_scorer
 from infctl_plugins.scorers.sglang_cache_aware import SglangCacheAware
 
-from .decisions import chosen, fleet_of, prompt
+from .decisions import SEEDS, THOUSAND, chosen, fleet_of, prompt
 
 NAME = "sglang-cache-aware"
 
@@ -54,6 +56,19 @@ def test_only_ready_endpoints_count() -> None:
     assert chosen(NAME, fleet_of(2, down=[0, 1]), prompt()) == set()
 
 
+def test_other_models_are_not_there_to_be_uneven_with() -> None:
+    made = fleet_of(3, others=[0], inflight=[0, 90, 80])
+    assert chosen(NAME, made, prompt(), [0, 600, 0]) == {1}
+    made = fleet_of(3, others=[0], inflight=[90, 90, 10])
+    assert chosen(NAME, made, prompt(), [0, 600, 0]) == {2}
+
+
+def test_after_the_holder_failed_it_is_the_next_holder_or_the_least_load() -> None:
+    made = fleet_of(3, inflight=[5, 4, 3])
+    assert chosen(NAME, made, prompt(), [900, 400, 200], tried=[0]) == {1}
+    assert chosen(NAME, made, prompt(), [900, 200, 0], tried=[0]) == {2}
+
+
 def test_an_empty_prompt_goes_to_the_least_loaded() -> None:
     assert chosen(NAME, fleet_of(3, inflight=[2, 1, 3]), prompt(0.0)) == {1}
 
@@ -77,9 +92,7 @@ def test_conformance() -> None:
     check_scorer(SglangCacheAware())
 
 
-ROWS = st.lists(
-    st.tuples(st.booleans(), st.integers(0, 200), st.integers(0, 1200)), min_size=1, max_size=6
-)
+ROW = st.tuples(st.booleans(), st.integers(0, 200), st.integers(0, 1200))
 
 
 def reference(rows: list[tuple[bool, int, int]], tokens: int) -> set[int]:
@@ -95,8 +108,24 @@ def reference(rows: list[tuple[bool, int, int]], tokens: int) -> set[int]:
     return {n for n in up if rows[n][1] == min(loads)}
 
 
-@given(ROWS, st.integers(0, 3000))
+@given(st.lists(ROW, min_size=1, max_size=6), st.integers(0, 3000))
 def test_it_is_the_plain_loop(rows: list[tuple[bool, int, int]], tokens: int) -> None:
+    check(rows, tokens)
+
+
+@settings(max_examples=8, deadline=None)
+@given(SEEDS.map(Random), st.sampled_from([40, 200]), st.integers(0, 3000))
+def test_it_is_the_plain_loop_over_a_thousand(draws: Random, most: int, tokens: int) -> None:
+    check(
+        [
+            (draws.random() < 0.9, draws.randint(0, most), draws.randint(0, 1200))
+            for _ in range(THOUSAND)
+        ],
+        tokens,
+    )
+
+
+def check(rows: list[tuple[bool, int, int]], tokens: int) -> None:
     down = [n for n, row in enumerate(rows) if not row[0]]
     made = fleet_of(len(rows), down, inflight=[row[1] for row in rows])
     found = chosen(NAME, made, prompt(float(tokens)), [float(row[2]) for row in rows])
