@@ -18,12 +18,12 @@ from infctl.router.pages import own_page
 from infctl.router.proxy import Exchange
 from infctl.router.responses import PATH as RESPONSES
 from infctl.router.responses import Responses, ResponsesExchange
-from infctl.router.settings import director_settings
 from infctl.router.stalls import Stalls
 from infctl.router.telemetry import Telemetry
 from infctl.router.tls import EngineTrust
 from infctl.router.upstream import Pool, own_fault
 from infctl.router.wire import BadRequest, answer, error_body
+from infctl.settings import director_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
