@@ -242,7 +242,8 @@ class Router:
             return
         then = "continues" if resumable else "cut" if started else "retries"
         self.telemetry.leg_failed(exchange, exchange.endpoint, reason, then)
-        self.handle(ev.LegFailed(exchange.request.id, reason, started, resumable))
+        tokens = exchange.answered_tokens if resumable else 0
+        self.handle(ev.LegFailed(exchange.request.id, reason, started, resumable, tokens))
         if started and not resumable and not exchange.done:
             exchange.cut(reason)
 
