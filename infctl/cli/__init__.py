@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "router": ("infctl.cli.router", "Route OpenAI requests to endpoints, in the foreground."),
     "route": ("infctl.cli.route", "Show the route table of a profile."),
     "bench": ("infctl.cli.bench", "Send a workload to an endpoint and measure."),
+    "sim": ("infctl.cli.sim", "Replay what a router recorded."),
     "profile": ("infctl.cli.profile", "List, validate, show and start profiles."),
     "plugin": ("infctl.cli.plugin", "List, describe and start plugins."),
 }

@@ -41,7 +41,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_kept", "_resume", "_scanned", "answered_tokens", "arrived", "asked", "body", "connection", "done", "events",
+        "_kept", "_resume", "_scanned", "answered_tokens", "arrived", "asked", "body", "connection",
+        "done", "events",
         "first_byte", "head", "leg", "queue_ms", "request", "request_id", "rival", "router",
         "shed", "started", "status", "trace", "usage",
         "why_not",
