@@ -134,6 +134,12 @@ def _import(ref: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
+def package(seam: str, ref: str) -> tuple[str, str]:
+    """Name and version of the package a reference's plugin comes from; empty for a lone module."""
+    entry = _registered(seam).get(ref)
+    return (entry.dist.name, entry.dist.version) if entry and entry.dist else ("", "")
+
+
 def load(seam: str, ref: Plugin, where: str | None = None) -> Any:
     """An instance of the plugin a profile names, with its parameters. Raises InputError."""
     name, parameters = (ref, {}) if isinstance(ref, str) else (ref.type, ref.parameters)

@@ -51,6 +51,16 @@ AdminTcp = Annotated[
 AdminToken = Annotated[
     str | None, typer.Option(metavar="FILE", help="The token that --admin-tcp asks for.")
 ]
+Record = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write an event log for `infctl sim replay`; with workers, FILE.0 and so on.",
+    ),
+]
+RecordMax = Annotated[
+    int, typer.Option(min=1, max=1 << 20, help="End the event log when it has so many MiB.")
+]
 TakeOver = Annotated[
     bool,
     typer.Option(
@@ -83,6 +93,8 @@ def run(
         int, typer.Option(min=1, max=64, help="Processes that serve, at most one per core.")
     ] = 1,
     take_over: TakeOver = False,
+    record: Record = None,
+    record_mib_max: RecordMax = 1024,
     worker: Annotated[str | None, typer.Option(hidden=True)] = None,
     parent_pipe: Annotated[bool, typer.Option(hidden=True)] = False,
     speed: Annotated[float, typer.Option(hidden=True, min=1.0)] = 1.0,
@@ -110,6 +122,8 @@ def run(
         workers=workers,
         argv=tuple(sys.argv[1:]),
         worker=_worker(worker),
+        record=record,
+        record_mib_max=record_mib_max,
     )
     service.run(load, options)
 

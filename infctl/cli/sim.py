@@ -12,6 +12,7 @@ import typer
 from infctl.cli import sim_options as options
 from infctl.cli.group import RunGroup
 from infctl.cli.sim_compare import compare_command
+from infctl.cli.sim_replay import replay
 
 if TYPE_CHECKING:
     from infctl.profile.model import Profile
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 
 app.command("compare")(compare_command)
+app.command("replay")(replay)
 
 
 @app.command("run")

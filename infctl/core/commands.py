@@ -7,7 +7,9 @@ from enum import StrEnum
 import msgspec
 
 
-class Dispatch(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+class Dispatch(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag=True
+):
     """Send the request to this endpoint; `attempt` counts from 1.
 
     `cached_tokens` is what the decision expects the endpoint's cache to hold of the prompt,
@@ -23,7 +25,7 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True
     hedge_after_s: float = 0.0
 
 
-class Hedge(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+class Hedge(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag=True):
     """Send a request whose first byte is overdue to this endpoint as well."""
 
     request_id: str
@@ -41,7 +43,7 @@ class Shed(StrEnum):
     UNREADY = "unready"
 
 
-class Reject(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
+class Reject(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag=True):
     """Answer the client with an error; `queue_ms` after waiting so long at the router, `shed`
     where flow control is the reason."""
 

@@ -147,10 +147,10 @@ class Director:
 
     def explain(self, request: Request, now: float) -> tuple[list[Row], int]:
         """How every endpoint would rate for this request now, and the slot of the best (−1 where
-        that does not decide); changes nothing."""
+        that does not decide); changes nothing that a decision depends on."""
         self.fleet.now_ms = now * 1000.0
         cached = self._estimate(request)
-        likely = self.homes.expect(request, cached, self.pipeline)
+        likely = self.homes.expect(request, cached, self.pipeline, count=False)
         choice = self.pipeline.preview(request, self.fleet, likely)
         return rows(tuple(self.fleet.slots), cached, choice, choice.slot), choice.slot
 
@@ -161,6 +161,8 @@ class Director:
         if self.hedges.share:
             self.hedges.earn()
         request = event.request
+        if request.token_blocks:
+            self.experience.tokenised(request.model)
         if self._held and self.admission.behind(request):
             self.experience.estimate(request)
             return [*self.admission.hold(request)]
@@ -287,6 +289,7 @@ class Director:
                 self.flow.remove(event.request_id)
             return []
         request, tried = flight.request, (*flight.tried, flight.slot)
+        request.extra_tokens += event.answered_tokens
         if event.started and not event.resumable:
             return []
         if flight.attempt >= self.settings.attempts_max:
@@ -333,6 +336,7 @@ class Director:
         request = flight.request if flight is not None else held.request if held else None
         if request is not None:
             request.tokens, request.blocks, request.token_blocks = event.tokens, event.blocks, True
+            self.experience.tokenised(request.model)
         if flight is not None and self.flights.current(flight):
             flight.added += self.index.insert(flight.slot, event.blocks)
         return []

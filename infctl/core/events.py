@@ -6,16 +6,12 @@ the end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from infctl.core.fleet import Endpoint, Load, State
 from infctl.core.request import Request
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class RequestArrived(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
@@ -57,12 +53,14 @@ class RequestCancelled(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
 
 class LegFailed(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):
     """An endpoint failed a request before (`started` False) or after the client had a part of the
-    answer; `resumable` when another endpoint may go on from there."""
+    answer; `resumable` when another endpoint may go on from there. It has to compute the
+    `answered_tokens` that the client got since the request began or last failed, too."""
 
     request_id: str
     reason: str
     started: bool = False
     resumable: bool = False
+    answered_tokens: int = 0
 
 
 class FirstByteOverdue(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=True):

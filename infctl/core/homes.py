@@ -69,29 +69,34 @@ class Homes:
         self._all = self._all * _KEEP + cells["running"][slot] + cells["waiting"][slot]
         self._others = self._others * _KEEP + foreign
 
-    def expect(self, request: Request, cached: Column, pipeline: Pipeline) -> Column:
+    def expect(
+        self, request: Request, cached: Column, pipeline: Pipeline, *, count: bool = True
+    ) -> Column:
         """Tokens of the prompt to expect in each slot's cache, where this router knows of `cached`.
-        For choices alone: queues and what is learned go by what is known."""
+        For choices alone: queues and what is learned go by what is known. `count` False: nothing
+        comes of it, so what is common is not to learn from it."""
         likely = min(self.share * _TURNS, 1.0)
         if not likely or not request.blocks:
             return cached
         penalty = pipeline.allowed(request, self._fleet).penalty
-        home = self._home(self._key(request.blocks, penalty), penalty)
+        home = self._home(self._key(request.blocks, penalty, count), penalty)
         expected = cached.copy()
         expected[home] += likely * max(request.prompt_tokens - cached[home], 0.0)
         return expected
 
-    def _key(self, blocks: list[int], penalty: Column) -> int:
-        """The first block that is not common; counts those up to it."""
+    def _key(self, blocks: list[int], penalty: Column, count: bool) -> int:
+        """The first block that is not common; counts those up to it if asked to."""
         seen = self._seen
-        self._requests += 1
+        self._requests += count
         if self._requests >= _WINDOW:
             self._requests //= 2
             seen = self._seen = {b: n // 2 for b, n in seen.items() if n > 1}
         limit = max(_RARE, self._requests // (2 * max(int((penalty == 0.0).sum()), 1)))
         for block in blocks:
-            count = seen[block] = seen.get(block, 0) + 1
-            if count <= limit:
+            times = seen.get(block, 0) + 1
+            if count:
+                seen[block] = times
+            if times <= limit:
                 return block
         return blocks[-1]
 

@@ -72,16 +72,19 @@ class Experience:
         """What a token takes of what the model's blocks are hashes of."""
         return ID_BYTES if model in self._tokenised else self.bytes_per_token(model)
 
+    def tokenised(self, model: str) -> None:
+        """From now on the model's blocks are hashes of token ids."""
+        if len(self._tokenised) < _MODELS_MAX:
+            self._tokenised.add(model)
+
     def estimate(self, request: Request) -> float:
         """Fill in the request's prompt and output tokens; return what a token takes of what its
-        blocks are hashes of."""
+        blocks are hashes of. Learns nothing, so that anybody may ask."""
         ratio = self.bytes_per_token(request.model)
         counted = request.tokens or request.prompt_bytes / ratio
         request.prompt_tokens = counted + request.extra_tokens
         if request.token_blocks:
             ratio = ID_BYTES
-            if len(self._tokenised) < _MODELS_MAX:
-                self._tokenised.add(request.model)
         usual = self._outputs.get(request.model, _OUTPUT_TOKENS)
         request.output_tokens = min(usual, request.max_tokens) if request.max_tokens else usual
         return ratio

@@ -15,7 +15,7 @@ class Role(StrEnum):
     DECODE = "decode"
 
 
-class Request(msgspec.Struct, gc=False):
+class Request(msgspec.Struct, gc=False, omit_defaults=True):
     """One client request, reduced to what decisions need. `id` is the router's own and unique,
     `name` the id the client knows, which need not be.
 

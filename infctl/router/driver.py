@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from infctl.router.intake import Asked
     from infctl.router.keys import Account, Keyring
     from infctl.router.leg import Leg
+    from infctl.router.recorder import Recorder
     from infctl.router.server import Connection
     from infctl.router.shared import Peers
     from infctl.router.tokenising import Tokenising
@@ -67,6 +68,8 @@ class Router:
         self.held: set[str] = set()
         self.director = Director(pipeline, Random(seed), director_settings(routing, speed))
         self.director.admission.on_bug = self.on_policy_bug
+        self.decide: Callable[[ev.Event, float], list[Command]] = self.director.handle
+        self.recorder: Recorder | None = None
         self.lives = Lives(self, routing.health, speed)
         self.pools: dict[int, Pool] = {}
         self.exchanges: dict[str, Exchange] = {}
@@ -98,7 +101,7 @@ class Router:
         """Tell the Director and do what it asks. A policy that raises costs its request, told by
         a 500 and a log line, and nothing else."""
         try:
-            commands = self.director.handle(event, self.now())
+            commands = self.decide(event, self.now())
         except Exception as error:
             self.on_policy_bug(error)
             request_id = _request_id(event)
@@ -242,7 +245,8 @@ class Router:
             return
         then = "continues" if resumable else "cut" if started else "retries"
         self.telemetry.leg_failed(exchange, exchange.endpoint, reason, then)
-        self.handle(ev.LegFailed(exchange.request.id, reason, started, resumable))
+        tokens = exchange.answered_tokens if resumable else 0
+        self.handle(ev.LegFailed(exchange.request.id, reason, started, resumable, tokens))
         if started and not resumable and not exchange.done:
             exchange.cut(reason)
 

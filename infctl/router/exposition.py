@@ -131,6 +131,13 @@ class _Snapshot(Collector):
         yield CounterMetricFamily(
             "infctl_unknown_paths", "Requests to paths not allowed", value=telemetry.unknown_paths
         )
+        if (recorder := telemetry.recorder) is not None:
+            yield GaugeMetricFamily(
+                "infctl_recording", "Workers that write an event log", float(recorder.running)
+            )
+            yield CounterMetricFamily(
+                "infctl_recorded_bytes", "Written to event logs", value=recorder.written_bytes
+            )
         for name, text, counts in (
             ("infctl_refused", "Malformed or oversized requests", telemetry.refused),
             ("infctl_rejected", "Requests no endpoint could take", telemetry.rejected),

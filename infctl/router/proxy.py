@@ -36,11 +36,13 @@ class Exchange:
 
     `started`: bytes of the answer went to the client. `leg` is the attempt that works on it, or
     the last one that did; `rival` a second one at the same time, until either answers. `why_not`:
-    why an answer that began cannot go on elsewhere; `trace` is there while spans are sent.
+    why an answer that began cannot go on elsewhere; `answered_tokens`: what the leg that failed had
+    got out. `trace` is there while spans are sent.
     """
 
     __slots__ = (
-        "_kept", "_resume", "_scanned", "arrived", "asked", "body", "connection", "done", "events",
+        "_kept", "_resume", "_scanned", "answered_tokens", "arrived", "asked", "body", "connection",
+        "done", "events",
         "first_byte", "head", "leg", "queue_ms", "request", "request_id", "rival", "router",
         "shed", "started", "status", "trace", "usage",
         "why_not",
@@ -76,6 +78,7 @@ class Exchange:
         self.usage: ev.Usage | None = None
         self.started = self.done = False
         self.why_not = ""
+        self.answered_tokens = 0
         self.trace: Trace | None = None
         self._resume: Resume | None = None
         self._kept = 0
@@ -240,6 +243,7 @@ class Exchange:
         """Whether another endpoint may go on with what the client has; finishes the answer at
         once where nothing but its ending is missing."""
         tap = self.leg.tap if self.leg is not None else None
+        self.answered_tokens = 0
         if tap is None and self._resume is not None:
             return True  # this leg had not said anything
         if tap is None or tap.pieces is None:
@@ -254,7 +258,7 @@ class Exchange:
             self.why_not = str(error)
             return False
         tap.pieces.clear()
-        self.request.extra_tokens += self._resume.sofar.tokens - before
+        self.answered_tokens = self._resume.sofar.tokens - before
         if self._resume.complete:
             self.complete()
             return False

@@ -76,6 +76,8 @@ class Reloader:
             kept = _differences(profile, loaded.profile)
             self.profile = profile
             self._router.configure(loaded.pipeline, profile.routing)
+            if self._router.recorder is not None:
+                self._router.recorder.policy_changed(profile, self._router.now())
             self._discovery.configure(profile.routing.health)
             for server in self.servers:
                 server.limits = profile.routing.limits

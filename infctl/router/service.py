@@ -15,7 +15,7 @@ import msgspec
 
 from infctl import compose
 from infctl.errors import TargetError, UsageError
-from infctl.router import handover, tokenising, tracing, workers
+from infctl.router import handover, recorder, tokenising, tracing, workers
 from infctl.router.admin import Admin
 from infctl.router.allocator import tune_allocator
 from infctl.router.colleagues import Colleagues
@@ -62,7 +62,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     `admin` is the path of the admin API's Unix socket, `admin_tcp` a host and port where it also
     listens, for those who have the token in `admin_token_file`. With `take_over` the sockets come
     from the router that has them, if one runs. `workers` processes serve, started by the command
-    line `argv` with the `worker` that each is.
+    line `argv` with the `worker` that each is. `record`: the file of the event log.
     """
 
     host: str = "127.0.0.1"
@@ -80,6 +80,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
     argv: tuple[str, ...] = ()
     worker: Worker | None = None
+    record: str | None = None
+    record_mib_max: int = 1024
 
 
 def run(load: Callable[[], Loaded], options: Options) -> None:
@@ -165,6 +167,7 @@ class Service:
         if worker is not None:
             router.peers = Peers(router.director, worker.memory, worker.number, worker.count)
             router.colleagues = Colleagues(worker.paths, worker.number)
+        recorder.start(router, profile, options, seed)
         return router
 
     async def _patience(self, router: Router) -> None:
@@ -362,6 +365,8 @@ class Service:
             self._sockets.leave()
         else:
             self._sockets.close()
+        if router.recorder is not None:
+            router.recorder.close()
         router.telemetry.flush()
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from infctl.core.life import Life
     from infctl.router.accesslog import RequestLine
     from infctl.router.proxy import Exchange
+    from infctl.router.recorder import Recorder
     from infctl.router.tokenising import TokenisingStats
 
 _RATE_KEEP = 0.7
@@ -47,6 +48,7 @@ class Telemetry:
         self.hedges_won = 0
         self.kept_bytes = 0
         self.missing_series: dict[str, tuple[str, ...]] = {}
+        self.recorder: Recorder | None = None
         self._log: Log | None = None
         self._last_tick = 0.0
         self._page = (0.0, b"")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from infctl.errors import TargetError
-from infctl.router import handover, shared
+from infctl.router import handover, recorder, shared
 from infctl.router.accesslog import Log
 from infctl.router.listening import BACKLOG, Sockets
 from infctl.router.reload import Loaded
@@ -115,6 +115,9 @@ class Parent:
             self._sockets.tcp("metrics", options.host, port)
         if options.admin_tcp:
             self._sockets.tcp("admin-tcp", *options.admin_tcp, option="--admin-tcp")
+        if options.record is not None:
+            for number in range(options.workers):
+                recorder.check(f"{options.record}.{number}")
         names = [f"worker-{number}" for number in range(options.workers)]
         paths = [f"{options.admin}.{os.getpid()}.{number}" for number in range(options.workers)]
         for name, path in (("admin", options.admin), *zip(names, paths, strict=True)):

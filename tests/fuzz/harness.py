@@ -22,6 +22,8 @@ from infctl.router.driver import Router
 from infctl.router.server import Connection, Server
 from infctl.router.upstream import Link
 
+from .shadow import Shadow
+
 _STEPS_MAX = 20_000
 
 _QUIET, _KEPT_OPEN = os.pipe()
@@ -248,6 +250,7 @@ class World:
         with running(self.loop):
             kinds = {name: compose.engine(name) for name in compose.names("engine")}
             self.router = Router(compose.pipeline(profile), profile.routing, kinds, seed=1)
+            self.router.decide = Shadow(self.router.director, profile, seed=1).handle
             self.server = Server(self.router, profile.routing.limits)
             self.router.on_bug = self.bugs.append  # type: ignore[method-assign]
             self.router.on_policy_bug = self.bugs.append  # type: ignore[method-assign]
