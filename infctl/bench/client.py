@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from infctl.bench.bodies import PATHS, body
-from infctl.bench.exchange import Exchange
 from infctl.bench.gauge import Gauge
-from infctl.bench.http import Pool, Target
-from infctl.bench.target import inspect
+from infctl.client.bodies import PATHS, body
+from infctl.client.exchange import Exchange
+from infctl.client.http import Pool, Target
+from infctl.client.target import inspect
 from infctl.errors import InfctlError, TargetError
 from infctl.runs.spec import Failed, Measured, Progress, RunSpec, Sample
 from infctl.runs.workloads import Plan, fit, load_requests

@@ -1,29 +1,15 @@
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from fakes import samples, streaming
 from typer.testing import CliRunner
 
 from infctl.cli.bench import app
 from infctl.errors import InputError, MachineError, UsageError
 
-
-def _fixtures(package: str) -> ModuleType:
-    """The conftest of another folder of tests."""
-    path = Path(__file__).parents[1] / package / "conftest.py"
-    spec = importlib.util.spec_from_file_location(f"{package}_fixtures", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-server = _fixtures("bench").server
-make = _fixtures("runs").make
-
+server = streaming.server
+make = samples.make
 FAST = ["--workload", "code", "--limit", "20", "--rate-scale", "50"]
 
 

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from infctl.bench.exchange import Exchange
-from infctl.bench.http import Pool, Target
+from infctl.client.exchange import Exchange
+from infctl.client.http import Pool, Target
 from infctl.errors import UsageError
 
 

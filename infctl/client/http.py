@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from infctl.bench.exchange import Exchange
+from infctl.client.exchange import Exchange
 from infctl.errors import UsageError
 
 _HEADER_BYTES_MAX = 64 << 10

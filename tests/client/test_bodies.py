@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from infctl.bench.bodies import body
+from infctl.client.bodies import body
 from infctl.workload.model import Segment, WorkloadRequest
 from infctl.workload.text import render
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infctl.bench.sse import EventScanner
+from infctl.client.sse import EventScanner
 
 
 def event(value: object) -> bytes:

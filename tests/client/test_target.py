@@ -1,7 +1,7 @@
 import pytest
 
-from infctl.bench.http import Pool, Target
-from infctl.bench.target import Facts, inspect
+from infctl.client.http import Pool, Target
+from infctl.client.target import Facts, inspect
 from infctl.errors import TargetError
 from infctl.runs.spec import RunSpec
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from infctl.bench.sse import EventScanner
+from infctl.client.sse import EventScanner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

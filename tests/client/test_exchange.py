@@ -1,7 +1,7 @@
 import pytest
 
-from infctl.bench import exchange as module
-from infctl.bench.exchange import Exchange
+from infctl.client import exchange as module
+from infctl.client.exchange import Exchange
 
 
 def test_it_ends_once() -> None:

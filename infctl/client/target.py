@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from infctl.bench.bodies import PATHS, body
+from infctl.client.bodies import PATHS, body
 from infctl.errors import TargetError
 from infctl.workload.model import Segment, WorkloadRequest
 
 if TYPE_CHECKING:
-    from infctl.bench.exchange import Exchange
-    from infctl.bench.http import Pool
+    from infctl.client.exchange import Exchange
+    from infctl.client.http import Pool
     from infctl.runs.spec import RunSpec
 
 _ASK_S = 30.0

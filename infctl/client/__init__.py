@@ -1,0 +1,1 @@
+"""The HTTP client that measures: shared by bench and calibrate."""

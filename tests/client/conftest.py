@@ -1,0 +1,5 @@
+"""The small streaming server of tests/fakes."""
+
+from fakes.streaming import server
+
+__all__ = ["server"]
