@@ -34,6 +34,8 @@ ROUTINGS: list[dict[str, Any]] = [
         "picker": "power-of-two",
         "scorers": ["session-affinity", {"type": "queue-depth", "limit": 4}],
     },
+    *({"scorers": [scorer]} for scorer in compose.names("scorer")),
+    {"flow": {"hold": False}},
     {"flow": {"queue_max": 3, "queue_s": 0.5}, "hedge_share": 0.5, "retry_share": 0.5},
 ]
 
