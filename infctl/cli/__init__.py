@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "route": ("infctl.cli.route", "Show the route table of a profile."),
     "bench": ("infctl.cli.bench", "Send a workload to an endpoint and measure."),
     "sim": ("infctl.cli.sim", "Simulate a fleet and its policies in virtual time."),
+    "calibrate": ("infctl.cli.calibrate", "Measure an engine and fit its timing model."),
     "profile": ("infctl.cli.profile", "List, validate, show and start profiles."),
     "plugin": ("infctl.cli.plugin", "List, describe and start plugins."),
 }

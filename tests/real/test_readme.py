@@ -22,6 +22,7 @@ ELSEWHERE = {
     "infctl up demo --bench --workload trace.jsonl": "tests/cli/test_up_bench.py",
     "infctl bench run http": "tests/real/test_engines.py",
     "infctl route explain": "tests/cli/test_route.py",
+    "infctl calibrate": "tests/cli/test_calibrate.py",
     "pip install": ".ci/run",
     "curl": "tests/real/test_engines.py",
     "python -m infctl.emulator": "tests/emulator/test_main.py",
