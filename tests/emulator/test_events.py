@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 import zmq
-import zmq.asyncio
 
 from infctl.errors import MachineError
 from infctl.replica import ReplicaOptions
@@ -28,10 +29,21 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+async def arrived(reader: Any, seconds: float) -> bool:
+    """Whether something is there within so long. Asked for again and again: its descriptor is
+    edge-triggered, and pyzmq's own wait now and then sleeps through an edge."""
+    deadline = time.monotonic() + seconds
+    while not reader.poll(0):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.002)
+    return True
+
+
 async def received(sub: Any) -> tuple[int, list[dict[str, Any]]]:
     """Sequence number and events of the next batch."""
-    assert await sub.poll(10_000)
-    topic, number, payload = await sub.recv_multipart()
+    assert await arrived(sub, 10.0)
+    topic, number, payload = sub.recv_multipart()
     assert topic == b""
     _, events, rank = msgspec.msgpack.decode(payload)
     assert rank == 0
@@ -41,17 +53,17 @@ async def received(sub: Any) -> tuple[int, list[dict[str, Any]]]:
 async def test_blocks_are_announced_and_replayed(start: Start) -> None:
     port, replay_port = free_ports(2)
     emulator = await start(RECORDING, event_port=port, event_replay_port=replay_port)
-    context = zmq.asyncio.Context()
+    context: zmq.Context[Any] = zmq.Context()
     sub = context.socket(zmq.SUB)
     sub.connect(f"tcp://127.0.0.1:{port}")
     sub.subscribe(b"")
     dealer = context.socket(zmq.DEALER)
     dealer.connect(f"tcp://127.0.0.1:{replay_port}")
     try:
-        while not await sub.poll(50):
+        while not await arrived(sub, 0.05):
             await emulator.client.post("/reset_prefix_cache")
         await received(sub)
-        while await sub.poll(50):
+        while await arrived(sub, 0.05):
             await received(sub)
         await emulator.complete(prompt="abcd" * 9, max_tokens=1)
         number, events = await received(sub)
@@ -71,11 +83,11 @@ async def test_blocks_are_announced_and_replayed(start: Start) -> None:
             int.from_bytes(text[i : i + 4], "little") for i in range(0, 16, 4)
         ]
 
-        await dealer.send_multipart([b"", number.to_bytes(8, "big")])
+        dealer.send_multipart([b"", number.to_bytes(8, "big")])
         numbers = []
         while True:
-            assert await dealer.poll(10_000)
-            frames = await dealer.recv_multipart()
+            assert await arrived(dealer, 10.0)
+            frames = dealer.recv_multipart()
             numbers.append(int.from_bytes(frames[2], "big", signed=True))
             if numbers[-1] == -1:
                 break
