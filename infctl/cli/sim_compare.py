@@ -67,7 +67,7 @@ def compare_command(
     from infctl.compose import names
     from infctl.runs.result import check_folder, write_file
     from infctl.sim.contenders import rivals
-    from infctl.sim.standings import render
+    from infctl.sim.standings import render, render_narrow
 
     check_folder(out)
     fleet = options.fleet(profile, sets, units)
@@ -76,7 +76,7 @@ def compare_command(
         spec = options.spec(fleet, each, None, limit=limit, concurrency=None, seed=seed)
         found.append(_compare(fleet, spec, policy or rivals(), jobs or os.cpu_count() or 1))
         if not as_json:
-            print(render(found[-1]), flush=True)
+            print(render_narrow(found[-1]), flush=True)
     data = msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
     write_file(out / "compare.json", data)
     write_file(out / "compare.md", ("\n\n".join(map(render, found)) + "\n").encode())

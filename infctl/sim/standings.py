@@ -17,18 +17,19 @@ _BASELINE = "round-robin"
 
 
 def render(found: Comparison) -> str:
-    """Both readings of one workload, and what they come to."""
-    return "\n\n".join(
-        (
-            f"## {PurePath(found.workload).name}",
-            _setting(found),
-            _capacities(found),
-            verdict(found),
-            _latencies(found),
-            _hits(found),
-            *found.notes,
-        )
-    )
+    """Both readings of one workload, and what they come to: a section of a document."""
+    parts = (*_head(found), _latencies(found), _hits(found), *found.notes)
+    return "\n\n".join(filter(None, parts))
+
+
+def render_narrow(found: Comparison) -> str:
+    """The same for a terminal of 80 columns, without what does not fit."""
+    return "\n\n".join(filter(None, (*_head(found), _narrow(found), *found.notes)))
+
+
+def _head(found: Comparison) -> tuple[str, ...]:
+    name = f"## {PurePath(found.workload).name}"
+    return name, _setting(found), _capacities(found), _parameters(found), verdict(found)
 
 
 def _setting(found: Comparison) -> str:
@@ -47,19 +48,21 @@ def _capacities(found: Comparison) -> str:
             f"{standing.capacity:.2f}",
             f"{standing.capacity / base:.2f}" if base else "–",
             f"{standing.plain_capacity:.2f}",
-            _parameters(standing),
         )
         for standing in found.standings
     ]
-    heads = ("policy", "capacity", "× round-robin", "bare SLO", "best parameters")
-    return _table(heads, rows, numbers=(1, 2, 3))
+    return _table(("policy", "capacity", "× round-robin", "bare SLO"), rows, numbers=(1, 2, 3))
 
 
-def _parameters(standing: Standing) -> str:
-    if standing.tried == 1:
-        return ""
+def _parameters(found: Comparison) -> str:
+    """With which parameters each stands, where several were tried."""
+    tried = [s for s in found.standings if s.tried > 1]
+    return "\n".join(["Best parameters:", *map(_best, tried)]) if tried else ""
+
+
+def _best(standing: Standing) -> str:
     said = ", ".join(f"{key} {value:g}" for key, value in standing.parameters.items())
-    return f"{said or 'the published ones'} (of {standing.tried})"
+    return f"- {standing.policy}: {said or 'the published ones'} (of {standing.tried} sets)"
 
 
 def verdict(found: Comparison) -> str:
@@ -115,6 +118,17 @@ def _latencies(found: Comparison) -> str:
             rows.append((f"{load:g}", standing.policy, *_latency(standing.readings[index])))
     heads = ("load", "policy", "TTFT p50", "p90", "p99 ms", "TPOT p50", "p90 ms", "goodput", "hits")
     return _table(heads, rows, numbers=range(2, 9))
+
+
+def _narrow(found: Comparison) -> str:
+    """Latencies in ms, but for the p90 of TPOT."""
+    rows = []
+    for index, load in enumerate(found.loads):
+        for standing in found.standings:
+            cells = _latency(standing.readings[index])
+            rows.append((f"{load:g}", standing.policy, *cells[:4], *cells[5:]))
+    heads = ("load", "policy", "p50", "p90", "p99", "TPOT", "good/s", "hits")
+    return _table(heads, rows, numbers=range(2, 8))
 
 
 def _latency(reading: Reading) -> tuple[str, ...]:

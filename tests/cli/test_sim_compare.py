@@ -26,9 +26,8 @@ def test_a_comparison_leaves_a_table_and_its_figures(tmp_path: Path, monkeypatch
     )
     assert done.exit_code == 0
     assert "round-robin's and" in done.output
-    table = (tmp_path / "compare.md").read_text()
-    assert table.startswith("## code")
-    assert table.strip() in done.output
+    assert (tmp_path / "compare.md").read_text().startswith("## code")
+    assert done.output.startswith("## code")
     (found,) = json.loads((tmp_path / "compare.json").read_text())
     assert found["schema_version"] == 1
     assert [s["policy"] for s in found["standings"]][1:] == ["round-robin", "least-request"]

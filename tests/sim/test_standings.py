@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infctl.sim.compare import SCHEMA_VERSION, Comparison, Standing
-from infctl.sim.standings import render, verdict
+from infctl.sim.standings import render, render_narrow, verdict
 from infctl.slo import Percentiles
 
 from .test_arena import reading
@@ -64,9 +64,15 @@ def test_what_is_not_best_is_named() -> None:
 def test_tables_line_up_and_name_the_parameters() -> None:
     text = render(comparison())
     assert text.startswith("## trace.jsonl\n")
-    assert "overlap_weight 4 (of 5)" in text
-    assert "the published ones (of 9)" in text
+    assert "- dynamo-cost: overlap_weight 4 (of 5 sets)" in text
+    assert "- llm-d-default: the published ones (of 9 sets)" in text
     assert text.endswith("A remark.")
     for block in text.split("\n\n"):
         rows = [line for line in block.splitlines() if line.startswith("|")]
         assert len({len(row) for row in rows}) <= 1
+
+
+def test_a_terminal_of_80_columns_is_enough() -> None:
+    tables = [line for line in render_narrow(comparison()).splitlines() if line.startswith("|")]
+    assert len(tables) > 10
+    assert max(map(len, tables)) <= 80
