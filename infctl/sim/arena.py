@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WARM_UP = 300
 _SCAN_STEP = 0.1
-_SCAN_FROM = 0.2
+_SCAN_FROM = 0.3
 _SCAN_TO = 4.0
 _RESOLUTION = 0.01
 _SATURATION_STEPS = 7
@@ -141,23 +141,35 @@ class Arena:
 
     def capacity(self, contender: Contender, saturation: float, plain: bool = False) -> float:
         """The highest rate scale that passes, to a hundredth of the saturation; 0 if none does."""
-        step, best, bad = _SCAN_STEP, 0.0, 0
-        load = _SCAN_FROM
-        while load < _SCAN_TO and bad < 2:
-            rate_scale = _scale(load, saturation)
-            if self.passes(contender, rate_scale, plain):
-                best = load
-            few = _share(self.read(contender, rate_scale), plain) < readings.GOOD_SHARE
-            bad = bad + 1 if few else 0
-            load += step
+        best = self._scan(contender, saturation, plain)
         if not best:
             return 0.0
-        low, high = best, best + step
+        low, high = best, best + _SCAN_STEP
         while high - low > _RESOLUTION:
             middle = (low + high) / 2
             passes = self.passes(contender, _scale(middle, saturation), plain)
             low, high = (middle, high) if passes else (low, middle)
         return _scale(low, saturation)
+
+    def rank(self, contender: Contender, saturation: float) -> tuple[float, float]:
+        """Roughly how good a contender is: the highest load of the scan that passes, and the share
+        of good requests at the next one. Tells the parameters of one rule apart at half the cost
+        of their capacities."""
+        best = self._scan(contender, saturation)
+        above = self.read(contender, _scale(best + _SCAN_STEP, saturation))
+        return best, above.good_share
+
+    def _scan(self, contender: Contender, saturation: float, plain: bool = False) -> float:
+        """The highest load that passes, in steps of a tenth of the saturation; 0 if none does."""
+        best, bad, step = 0.0, 0, 0
+        while bad < 2 and (load := _SCAN_FROM + step * _SCAN_STEP) < _SCAN_TO:
+            rate_scale = _scale(load, saturation)
+            if self.passes(contender, rate_scale, plain):
+                best = load
+            few = _share(self.read(contender, rate_scale), plain) < readings.GOOD_SHARE
+            bad = bad + 1 if few else 0
+            step += 1
+        return best
 
 
 def _share(reading: Reading, plain: bool) -> float:

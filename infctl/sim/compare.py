@@ -115,19 +115,19 @@ def _standings(
     saturation: float,
     progress: Callable[[str], None],
 ) -> list[Standing]:
-    capacities: list[tuple[float, float]] = []
+    ranks: list[tuple[float, float]] = []
     tasks = [_Task(index, saturation) for index in range(len(field))]
-    for contender, found in zip(field, pool.map(_capacities, tasks), strict=True):
-        progress(f"{contender.name}: capacity {found[0]:.2f}")
-        capacities.append(found)
-    best = list(_best(field, capacities))
+    for contender, found in zip(field, pool.map(_rank, tasks), strict=True):
+        progress(f"{contender.name}: passes at load {found[0]:.1f}")
+        ranks.append(found)
+    best = list(_best(field, ranks))
+    capacities = list(pool.map(_capacities, [_Task(index, saturation) for index in best]))
     tasks = [_Task(i, saturation, round(load * saturation, 4)) for i in best for load in LOADS]
     found_readings = iter(pool.map(_reading, tasks))
     standings = []
-    for index in best:
+    for index, (full, plain) in zip(best, capacities, strict=True):
         contender = field[index]
         progress(f"{contender.name}: latency at {len(LOADS)} loads")
-        full, plain = capacities[index]
         standings.append(
             Standing(
                 policy=contender.policy,
@@ -141,15 +141,20 @@ def _standings(
     return standings
 
 
-def _best(field: list[Contender], capacities: list[tuple[float, float]]) -> Iterator[int]:
-    """The index of each policy's parameters with the highest capacity, in the field's order; the
-    plain capacity decides between equals, and then the published parameters win."""
+def _best(field: list[Contender], ranks: list[tuple[float, float]]) -> Iterator[int]:
+    """The index of each policy's highest-ranking parameters, in the field's order; between equals
+    the published ones win."""
     chosen: dict[str, int] = {}
     for index, contender in enumerate(field):
         before = chosen.get(contender.policy)
-        if before is None or capacities[index] > capacities[before]:
+        if before is None or ranks[index] > ranks[before]:
             chosen[contender.policy] = index
     yield from chosen.values()
+
+
+def _rank(task: _Task) -> tuple[float, float]:
+    assert _arena is not None
+    return _arena.rank(_field[task.contender], task.saturation)
 
 
 def _capacities(task: _Task) -> tuple[float, float]:
