@@ -81,8 +81,11 @@ async def test_a_share_of_failures_far_above_the_peers_is_an_outlier(
     engines = [await start_engine(answering("500 Oops", 0.3))]
     engines += [await start_engine(good) for _ in range(2)]
     async with start_router(engines, ROUND_ROBIN) as running:
-        assert await posts(running, 90) == {200: 90}
-        running.router.sweep()
+        for _ in range(3):  # what was counted may have been forgotten in between
+            assert await posts(running, 90) == {200: 90}
+            running.router.sweep()
+            if ejections(running):
+                break
         assert (state(running), ejections(running)) == ("ejected", {"outlier": 1})
 
 
